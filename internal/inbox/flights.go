@@ -1,0 +1,101 @@
+package inbox
+
+import (
+	"context"
+	"sync"
+)
+
+// flights is the single flight by key inside one process. It outlives broker
+// sessions: a redelivery of a message whose request still runs, started by a
+// session that is gone, waits here instead of starting a second request.
+type flights struct {
+	mu sync.Mutex
+	by map[MessageID]*flight
+	// history keeps what was tried for deliveries that went back to the broker,
+	// so that a reconnect costs a message neither its attempts nor the number
+	// of its next request. Bounded: what does not fit is forgotten, which costs
+	// a message at most one more set of attempts.
+	history map[MessageID]tried
+}
+
+type flight struct {
+	done chan struct{} // closed when the flight ends
+}
+
+type tried struct{ attempts, requests, slow int }
+
+const maxHistory = 8192
+
+// join waits until no other delivery of id is in flight here, and takes the
+// flight. It reports false where ctx ended first. The caller leaves in the end.
+func (f *flights) join(ctx context.Context, d *Delivery) bool {
+	for {
+		f.mu.Lock()
+		if f.by == nil {
+			f.by = make(map[MessageID]*flight)
+		}
+		cur, busy := f.by[d.ID]
+		if !busy {
+			f.by[d.ID] = nil // no channel until somebody waits
+			f.recall(d)
+			f.mu.Unlock()
+			return true
+		}
+		if cur == nil {
+			cur = &flight{done: make(chan struct{})}
+			f.by[d.ID] = cur
+		}
+		f.mu.Unlock()
+		select {
+		case <-cur.done:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// leave ends the flight of d and, where the message went back to the broker,
+// remembers what was tried.
+func (f *flights) leave(d *Delivery, o Outcome) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	cur := f.by[d.ID]
+	delete(f.by, d.ID)
+	if cur != nil {
+		close(cur.done)
+	}
+	if o != Returned || d.Requests == 0 || d.StoredID != "" {
+		return
+	}
+	if f.history == nil {
+		f.history = make(map[MessageID]tried)
+	}
+	if len(f.history) >= maxHistory {
+		for id := range f.history {
+			delete(f.history, id)
+			break
+		}
+	}
+	f.history[d.ID] = tried{d.Attempts, d.Requests, d.Slow}
+}
+
+// recall gives d what leave remembered of an earlier delivery.
+func (f *flights) recall(d *Delivery) {
+	if len(f.history) == 0 {
+		return
+	}
+	if t, ok := f.history[d.ID]; ok {
+		delete(f.history, d.ID)
+		d.Attempts = max(d.Attempts, t.attempts)
+		d.Requests = max(d.Requests, t.requests)
+		d.Slow = max(d.Slow, t.slow)
+	}
+}
+
+// has reports whether a delivery of id is in flight.
+func (f *flights) has(id MessageID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, ok := f.by[id]
+	return ok
+}

@@ -1,0 +1,264 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Processor takes deliveries of one consumer through their way. The fields are
+// set once, before the first call; Process is safe for concurrent use.
+type Processor struct {
+	Consumer  string
+	Identity  Identity
+	MissingID MissingIDPolicy
+	// AckMismatch acks a message that has a recorded ID and another body as a
+	// duplicate; otherwise it is parked.
+	AckMismatch bool
+	MaxBody     int // bytes; a larger message is parked
+	Retry       Retry
+
+	Ledger    Ledger
+	Shelf     Shelf
+	Parker    Parker // where parked messages go; the Shelf by default
+	Forwarder Forwarder
+	Log       *slog.Logger
+	Metrics   *Metrics
+
+	// Stop ends the grace of the process: bookkeeping after a 2xx is given up.
+	// Nil means never.
+	Stop <-chan struct{}
+
+	flights flights
+	due     dueSignal
+}
+
+// Parker keeps parked messages: a Shelf, or a broker's exchange.
+type Parker interface {
+	Park(ctx context.Context, m *ParkedMessage) error
+}
+
+// MissingIDPolicy says what becomes of a message without an ID.
+type MissingIDPolicy uint8
+
+// The policies.
+const (
+	ParkMissingID    MissingIDPolicy = iota
+	ForwardMissingID                 // no Idempotency-Key, no record: no deduplication
+	RejectMissingID                  // to the queue's dead-letter exchange, or deletion
+)
+
+// Process is the whole of inboxd for one delivery:
+//
+//	identify → join → claim → forward → record → settle
+//
+// The order is the promise: claim before forward, record before ack. Each
+// return names an outcome, which the caller settles with outcome.Decision.
+//
+// ctx ends when nothing new may be started for this delivery: its session is
+// lost, the consumer pauses or the process stops. A request that is being
+// written then, and the bookkeeping after it, go on.
+func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
+	defer func() { p.Metrics.count(res) }()
+
+	// identify
+	d.FirstReceived = firstOf(d.FirstReceived, d.Received)
+	if len(d.Body) > p.MaxBody {
+		d.ID, _ = p.Identity.MessageID(&d.Message)
+		return p.park(ctx, d, TooLarge, fmt.Errorf("the body has %d bytes, max_body is %d", len(d.Body), p.MaxBody))
+	}
+	var known bool
+	d.ID, known = p.Identity.MessageID(&d.Message)
+	d.Fingerprint = p.Identity.FingerprintOf(&d.Message)
+	if !known {
+		return p.withoutID(ctx, d)
+	}
+
+	// join: one delivery of a message at a time, across sessions.
+	if !p.flights.join(ctx, d) {
+		return returned(ctx)
+	}
+	defer func() { p.flights.leave(d, res.Outcome) }()
+
+	key := Key{Consumer: p.Consumer, ID: d.ID}
+	until := d.Received.Add(p.Retry.Hold)
+	for tries := 0; ; tries++ {
+		// claim, before every request: an operator may have recorded the message
+		// by now, and in shared mode the handler's own commit shows here even
+		// where its answer was an error.
+		claim, err := p.claim(ctx, key, d.Fingerprint, until)
+		switch {
+		case err != nil:
+			return p.giveBack(ctx, d, err)
+		case claim.Status == ClaimRecorded:
+			p.Metrics.duplicateAge.Observe(claim.Age.Seconds())
+			return Result{Outcome: Duplicate}
+		case claim.Status == ClaimMismatch:
+			return p.mismatch(ctx, d, claim)
+		}
+
+		// forward
+		answer := p.forward(ctx, d, until)
+		if answer.Verdict == Done {
+			// record: the application has the message, but nothing durable says
+			// so yet. A crash here costs one more request, never a message.
+			err := p.record(ctx, claim, until)
+			if err == nil {
+				return Result{Outcome: Processed}
+			}
+			if !errors.Is(err, ErrNoEvidence) {
+				return Result{Outcome: Returned, Err: fmt.Errorf("record: %w", err)}
+			}
+			d.Last = Answer{Verdict: Failed, Status: answer.Status, Excerpt: answer.Excerpt, Err: err}
+		}
+
+		// settle, or wait and try again.
+		if answer.Verdict != NoAnswer {
+			// After a request without an answer the handler may still be at
+			// work: the lease is left to run out, so that no other replica
+			// starts a second request beside it.
+			p.Ledger.Release(claim)
+		}
+		if answer.Verdict == NotSent {
+			return p.giveBack(ctx, d, answer.Err)
+		}
+		if reason := p.Retry.account(d); reason != NoReason {
+			return p.park(ctx, d, reason, d.Last.Err)
+		}
+		wait := p.Retry.delay(d.Last, tries)
+		if time.Now().Add(wait).After(until) {
+			return p.deferUntil(ctx, d, time.Now().Add(wait))
+		}
+		if !sleep(ctx, wait) {
+			return p.giveBack(ctx, d, context.Cause(ctx))
+		}
+	}
+}
+
+// withoutID follows on_missing_id. Inventing an ID is not among the choices: a
+// random one switches deduplication off in silence.
+func (p *Processor) withoutID(ctx context.Context, d *Delivery) Result {
+	switch p.MissingID {
+	case ForwardMissingID:
+		return p.forwardUnkeyed(ctx, d)
+	case RejectMissingID:
+		return Result{Outcome: Rejected, Err: ErrNoMessageID}
+	default:
+		return p.park(ctx, d, MissingID, ErrNoMessageID)
+	}
+}
+
+// ErrNoMessageID says that no configured source gave a message ID.
+var ErrNoMessageID = errors.New("no source in message_id gave an ID")
+
+// forwardUnkeyed is the way of a message without an ID where the user asked to
+// forward those: at least once, nothing claimed, nothing recorded.
+func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
+	until := d.Received.Add(p.Retry.Hold)
+	for tries := 0; ; tries++ {
+		switch a := p.forward(ctx, d, until); a.Verdict {
+		case Done:
+			p.Metrics.unkeyed.Inc()
+			return Result{Outcome: Processed}
+		case NotSent:
+			return p.giveBack(ctx, d, a.Err)
+		}
+		if reason := p.Retry.account(d); reason != NoReason {
+			return p.park(ctx, d, reason, d.Last.Err)
+		}
+		wait := p.Retry.delay(d.Last, tries)
+		if time.Now().Add(wait).After(until) {
+			return p.deferUntil(ctx, d, time.Now().Add(wait))
+		}
+		if !sleep(ctx, wait) {
+			return p.giveBack(ctx, d, context.Cause(ctx))
+		}
+	}
+}
+
+// forward sends one request. The wait before it ends with the hold of the
+// delivery, the request itself does not.
+func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time) Answer {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	a := p.Forwarder.Forward(ctx, d)
+	if a.Verdict != NotSent {
+		d.Last = a
+	}
+	return a
+}
+
+// claim asks the ledger until it gives a definite answer. Nothing is forwarded
+// unchecked: while the store does not answer, or another replica holds the
+// message, the delivery waits, and goes back when ctx or its hold ends.
+func (p *Processor) claim(ctx context.Context, key Key, fp Fingerprint, until time.Time) (Claim, error) {
+	for tries := 0; ; tries++ {
+		c, err := p.Ledger.Claim(ctx, key, fp)
+		if err == nil && c.Status != ClaimHeld {
+			return c, nil
+		}
+		if err == nil {
+			err = errHeldElsewhere
+		}
+		if ctx.Err() != nil {
+			return Claim{}, fmt.Errorf("claim: %w", err)
+		}
+		wait := jitter(backoff(storeBackoff, storeBackoffMax, tries))
+		if time.Now().Add(wait).After(until) || !sleep(ctx, wait) {
+			return Claim{}, fmt.Errorf("claim: %w", err)
+		}
+	}
+}
+
+var errHeldElsewhere = errors.New("another replica is processing the message")
+
+// record makes the 2xx durable. Every store error means "unknown", so the same
+// idempotent record is repeated until it succeeds; the request never is. Neither
+// a lost session nor a stop of the consumer ends this, only the end of the
+// process's grace, or of the hold: the broker then has the message again, and
+// the next request carries the same key.
+func (p *Processor) record(ctx context.Context, c Claim, until time.Time) error {
+	ctx = context.WithoutCancel(ctx)
+	for tries := 0; ; tries++ {
+		err := p.Ledger.Record(ctx, c)
+		if err == nil || errors.Is(err, ErrNoEvidence) {
+			return err
+		}
+		wait := jitter(backoff(storeBackoff, storeBackoffMax, tries))
+		if time.Now().Add(wait).After(until) || !p.pause(wait) {
+			return err
+		}
+	}
+}
+
+// mismatch follows on_mismatch: one ID, two bodies, so not a duplicate but two
+// messages.
+func (p *Processor) mismatch(ctx context.Context, d *Delivery, c Claim) Result {
+	p.Metrics.mismatches.Inc()
+	if p.AckMismatch {
+		p.Metrics.duplicateAge.Observe(c.Age.Seconds())
+		return Result{Outcome: Duplicate}
+	}
+	return p.park(ctx, d, Mismatch, fmt.Errorf("a message with this ID and another body was processed at %s",
+		c.RecordedAt.UTC().Format(time.RFC3339)))
+}
+
+// giveBack ends the way of a delivery that could not be finished. It goes back
+// to the broker, or, where it came from the store, is put back by the caller.
+// One that ran out of its hold with requests behind it is deferred: back on the
+// queue its attempts would be forgotten.
+func (p *Processor) giveBack(ctx context.Context, d *Delivery, err error) Result {
+	if ctx.Err() == nil && d.Requests > 0 {
+		return p.deferUntil(ctx, d, time.Now().Add(p.Retry.delay(d.Last, 0)))
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return Result{Outcome: Returned, Err: err}
+}
+
+func returned(ctx context.Context) Result {
+	return Result{Outcome: Returned, Err: context.Cause(ctx)}
+}

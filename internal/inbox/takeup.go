@@ -1,0 +1,154 @@
+package inbox
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// dueSignal wakes the take-up before its next look.
+type dueSignal struct {
+	once sync.Once
+	ch   chan struct{}
+}
+
+func (s *dueSignal) c() chan struct{} {
+	s.once.Do(func() { s.ch = make(chan struct{}, 1) })
+	return s.ch
+}
+
+// WakeDue makes RunDue look for due messages now: one was replayed.
+func (p *Processor) WakeDue() {
+	select {
+	case p.due.c() <- struct{}{}:
+	default:
+	}
+}
+
+// takeUpEvery is how often an idle take-up looks for due messages.
+const takeUpEvery = time.Second
+
+// RunDue takes up stored messages of this consumer when they are due, deferred
+// ones as well as replayed ones, through the same way as any message, at most
+// atOnce at a time. It does so only while gate is open, and returns when ctx
+// has ended and the last of them is settled.
+func (p *Processor) RunDue(ctx context.Context, gate *Gate, atOnce int) error {
+	slots := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+
+	failures := 0
+	for ctx.Err() == nil {
+		closures, changed := gate.State()
+		if len(closures) > 0 {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		free := cap(slots) - len(slots)
+		if free == 0 {
+			select { // a slot: taken and given back at once, to wait for one
+			case slots <- struct{}{}:
+				<-slots
+			case <-ctx.Done():
+			}
+			continue
+		}
+		messages, err := p.Shelf.TakeDue(ctx, p.Consumer, free)
+		if err != nil && ctx.Err() == nil {
+			failures++
+			if failures == 1 {
+				p.Log.Warn("due messages cannot be taken up", "consumer", p.Consumer, "err", err)
+			}
+			sleep(ctx, jitter(backoff(takeUpEvery, time.Minute, failures)))
+			continue
+		}
+		failures = 0
+		for _, m := range messages {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				p.takeUp(ctx, gate, m)
+			})
+		}
+		if len(messages) < free {
+			p.waitDue(ctx)
+		}
+	}
+	return nil
+}
+
+func (p *Processor) waitDue(ctx context.Context) {
+	t := time.NewTimer(takeUpEvery/2 + jitter(takeUpEvery))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.due.c():
+	case <-ctx.Done():
+	}
+}
+
+// takeUp takes one stored message through Process and settles it at the store:
+// it is removed only after it was processed or found recorded. Parked and
+// deferred again, Process has stored it already.
+func (p *Processor) takeUp(ctx context.Context, gate *Gate, m *ParkedMessage) {
+	ctx, cancel := whileOpen(ctx, gate)
+	defer cancel()
+	d := &Delivery{
+		Message:       m.Message,
+		Queue:         m.Queue,
+		Redelivered:   true,
+		DeliveryCount: -1,
+		Received:      time.Now(),
+		StoredID:      m.ID,
+		Attempts:      m.Attempts,
+		Requests:      m.Requests,
+		Slow:          m.Slow,
+		FirstReceived: m.FirstReceived,
+	}
+	res := p.Process(ctx, d)
+
+	var err error
+	switch res.Outcome {
+	case Processed, Duplicate:
+		err = p.removeStored(ctx, m.ID)
+	case Parked, Deferred:
+	default:
+		err = p.Shelf.PutBack(context.WithoutCancel(ctx), m.ID, time.Now().Add(takeUpEvery).UTC())
+	}
+	log := p.Log.With("consumer", p.Consumer, "message_id", d.ID, "parked_id", m.ID,
+		"outcome", res.Outcome.String(), "attempt", d.Requests)
+	switch {
+	case err != nil:
+		log.Warn("stored message settled", "err", err)
+	case res.Err != nil:
+		log.Warn("stored message settled", "err", res.Err)
+	default:
+		log.Info("stored message settled")
+	}
+}
+
+// whileOpen derives a context that ends when the gate shuts.
+func whileOpen(ctx context.Context, gate *Gate) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		for {
+			closures, changed := gate.State()
+			if len(closures) > 0 {
+				cancel()
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
+// InFlight reports whether a delivery of the message is in work here now.
+func (p *Processor) InFlight(id MessageID) bool { return p.flights.has(id) }
