@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // flights is the single flight by key inside one process. It outlives broker
@@ -10,7 +11,7 @@ import (
 // session that is gone, waits here instead of starting a second request.
 type flights struct {
 	mu sync.Mutex
-	by map[MessageID]*flight
+	by map[MessageID]flight
 	// history keeps what was tried for deliveries that went back to the broker,
 	// so that a reconnect costs a message neither its attempts nor the number
 	// of its next request. Bounded: what does not fit is forgotten, which costs
@@ -19,30 +20,32 @@ type flights struct {
 }
 
 type flight struct {
-	done chan struct{} // closed when the flight ends
+	since time.Time
+	done  chan struct{} // nil until somebody waits; closed when the flight ends
 }
 
 type tried struct{ attempts, requests, slow int }
 
 const maxHistory = 8192
 
-// join waits until no other delivery of id is in flight here, and takes the
-// flight. It reports false where ctx ended first. The caller leaves in the end.
+// join waits until no other delivery of this message is in flight here, and
+// takes the flight. It reports false where ctx ended first. Who got true calls
+// leave in the end.
 func (f *flights) join(ctx context.Context, d *Delivery) bool {
 	for {
 		f.mu.Lock()
 		if f.by == nil {
-			f.by = make(map[MessageID]*flight)
+			f.by = make(map[MessageID]flight)
 		}
 		cur, busy := f.by[d.ID]
 		if !busy {
-			f.by[d.ID] = nil // no channel until somebody waits
+			f.by[d.ID] = flight{since: d.Received}
 			f.recall(d)
 			f.mu.Unlock()
 			return true
 		}
-		if cur == nil {
-			cur = &flight{done: make(chan struct{})}
+		if cur.done == nil {
+			cur.done = make(chan struct{})
 			f.by[d.ID] = cur
 		}
 		f.mu.Unlock()
@@ -61,7 +64,7 @@ func (f *flights) leave(d *Delivery, o Outcome) {
 	defer f.mu.Unlock()
 	cur := f.by[d.ID]
 	delete(f.by, d.ID)
-	if cur != nil {
+	if cur.done != nil {
 		close(cur.done)
 	}
 	if o != Returned || d.Requests == 0 || d.StoredID != "" {
@@ -92,10 +95,24 @@ func (f *flights) recall(d *Delivery) {
 	}
 }
 
-// has reports whether a delivery of id is in flight.
-func (f *flights) has(id MessageID) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	_, ok := f.by[id]
-	return ok
+// InFlight reports whether a delivery of the message is in work here, and since
+// when.
+func (p *Processor) InFlight(id MessageID) (since time.Time, ok bool) {
+	p.flights.mu.Lock()
+	defer p.flights.mu.Unlock()
+	f, ok := p.flights.by[id]
+	return f.since, ok
+}
+
+// Held returns the number of messages in work here and when the oldest of them
+// was received.
+func (p *Processor) Held() (n int, oldest time.Time) {
+	p.flights.mu.Lock()
+	defer p.flights.mu.Unlock()
+	for _, f := range p.flights.by {
+		if oldest.IsZero() || f.since.Before(oldest) {
+			oldest = f.since
+		}
+	}
+	return len(p.flights.by), oldest
 }

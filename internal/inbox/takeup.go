@@ -149,6 +149,3 @@ func whileOpen(ctx context.Context, gate *Gate) (context.Context, context.Cancel
 	}()
 	return ctx, cancel
 }
-
-// InFlight reports whether a delivery of the message is in work here now.
-func (p *Processor) InFlight(id MessageID) bool { return p.flights.has(id) }
