@@ -100,11 +100,14 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 		}
 
 		// forward
+		Failpoint("before-request")
 		answer := p.forward(ctx, d, until)
 		if answer.Verdict == Done {
 			// record: the application has the message, but nothing durable says
 			// so yet. A crash here costs one more request, never a message.
+			Failpoint("after-2xx")
 			err := p.record(ctx, claim, until)
+			Failpoint("after-record")
 			if err == nil {
 				return Result{Outcome: Processed}
 			}
