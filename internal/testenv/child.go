@@ -135,11 +135,11 @@ func (c *child) awaitReady(log string, try func() error) error {
 		}
 		select {
 		case <-c.done:
-			return fmt.Errorf("the server exited (%v):\n%s", c.err, tail(log, 30))
+			return fmt.Errorf("the server exited (%v):\n%s", c.err, tail(log, 100))
 		case <-time.After(50 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the server does not answer after %v: %w:\n%s", startTimeout, err, tail(log, 30))
+			return fmt.Errorf("the server does not answer after %v: %w:\n%s", startTimeout, err, tail(log, 100))
 		}
 	}
 }
