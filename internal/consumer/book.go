@@ -1,0 +1,182 @@
+package consumer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/inboxd/inboxd/internal/inbox"
+)
+
+// held is a delivery between its arrival and the word to the broker.
+type held struct {
+	inbox.Delivery
+	tag    uint64
+	result inbox.Result
+
+	prev, next *held
+	settled    bool
+}
+
+// book keeps the deliveries of one session. Tags come in the order of their
+// numbers, so that the list of open ones is sorted by itself and its head tells
+// up to where one ack with `multiple` may reach. Neither list ever holds more
+// than the prefetch. Safe for concurrent use.
+type book struct {
+	mu          sync.Mutex
+	first, last *held // delivered, not settled
+	open        int
+	acks        []*held // settled with Ack, the broker not told yet
+	returns     []*held // settled otherwise, the broker not told yet
+	oldest      time.Time
+	closing     bool // no more deliveries; flush at once
+	expired     bool // handlers still running are not waited for any more
+	dead        bool // the session is lost: nothing can be told any more
+
+	limit int           // acks that may wait for company
+	wait  time.Duration // how long they may
+	wake  chan struct{} // there is something to do
+}
+
+// ackWait is how long an ack waits for others to go with it while other
+// deliveries are in hand. It costs prefetch meanwhile, hence so little.
+const ackWait = 2 * time.Millisecond
+
+func newBook(prefetch int) *book {
+	return &book{limit: max(1, prefetch/4), wait: ackWait, wake: make(chan struct{}, 1)}
+}
+
+// add takes a delivery in. Calls must come in the order of the tags, from one
+// goroutine.
+func (b *book) add(h *held) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h.prev = b.last
+	if b.last == nil {
+		b.first = h
+	} else {
+		b.last.next = h
+	}
+	b.last = h
+	b.open++
+}
+
+// settle closes h with r. It reports false where nothing will be told to the
+// broker: the session is lost, or h was settled before.
+func (b *book) settle(h *held, r inbox.Result) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h.settled {
+		return false
+	}
+	h.settled, h.result = true, r
+	b.unlink(h)
+	if b.dead {
+		return false
+	}
+	if r.Outcome.Decision() != inbox.Ack {
+		b.returns = append(b.returns, h)
+		b.poke()
+		return true
+	}
+	if len(b.acks) == 0 {
+		b.oldest = time.Now()
+	}
+	b.acks = append(b.acks, h)
+	// The first one wakes the settler to start its clock, later ones only when
+	// they end the waiting.
+	if len(b.acks) == 1 || len(b.acks) >= b.limit || b.open == 0 {
+		b.poke()
+	}
+	return true
+}
+
+func (b *book) unlink(h *held) {
+	if h.prev == nil {
+		b.first = h.next
+	} else {
+		h.prev.next = h.next
+	}
+	if h.next == nil {
+		b.last = h.prev
+	} else {
+		h.next.prev = h.prev
+	}
+	h.prev, h.next = nil, nil
+	b.open--
+}
+
+func (b *book) poke() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// inHand returns the number of deliveries that are not settled.
+func (b *book) inHand() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open
+}
+
+// finish says that no more deliveries come. The settler ends when the last one
+// is settled, or at once where expired is set.
+func (b *book) finish(expired bool) {
+	b.mu.Lock()
+	b.closing = true
+	b.expired = b.expired || expired
+	b.mu.Unlock()
+	b.poke()
+}
+
+// kill ends the book: what is settled from now on is dropped. It returns what
+// was settled and not told.
+func (b *book) kill() []*held {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead = true
+	left := append(b.returns, b.acks...)
+	b.acks, b.returns = nil, nil
+	b.poke()
+	return left
+}
+
+// batch is what to tell the broker next, in this order.
+type batch struct {
+	returns []*held
+	covered []*held // acked by one ack with `multiple` for upTo, its last tag
+	upTo    uint64
+	strays  []*held // settled above an open tag: acked one by one
+}
+
+func (b *batch) empty() bool { return len(b.returns)+len(b.covered)+len(b.strays) == 0 }
+
+// take returns what is due at now. Where acks remain that may wait for
+// company, wait says how long; 0 means until woken. done means that nothing
+// will come any more.
+func (b *book) take(now time.Time) (out batch, wait time.Duration, done bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dead {
+		return out, 0, true
+	}
+	out.returns, b.returns = b.returns, nil
+	done = b.closing && (b.open == 0 || b.expired)
+	if len(b.acks) == 0 {
+		return out, 0, done
+	}
+	due := b.closing || b.open == 0 || len(b.acks) >= b.limit
+	if left := b.wait - now.Sub(b.oldest); !due && left > 0 {
+		return out, left, done
+	}
+	for _, h := range b.acks {
+		if b.first != nil && h.tag > b.first.tag {
+			out.strays = append(out.strays, h)
+			continue
+		}
+		out.covered = append(out.covered, h)
+		out.upTo = max(out.upTo, h.tag)
+	}
+	b.acks = nil
+	return out, 0, done
+}

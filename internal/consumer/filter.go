@@ -1,0 +1,5 @@
+package consumer
+
+import "io"
+
+func newFilter(r io.Reader) io.Reader { return r }

@@ -1,0 +1,96 @@
+package consumer
+
+import (
+	"context"
+	"crypto/tls"
+	"time"
+
+	"github.com/inboxd/inboxd/internal/inbox"
+)
+
+// Handler processes one delivery and says how that ended. It runs in a
+// goroutine of its own. Once ctx is done it must start nothing new: the session
+// that brought the delivery is lost or about to end, or the process stops. What
+// it has begun (a request in flight, the record after it) it finishes; the
+// result of a handler that outlives its session is recorded by whoever runs it
+// and dropped here, because the broker delivers the message again.
+type Handler = func(ctx context.Context, d *inbox.Delivery) inbox.Result
+
+// Broker says how to reach the broker. It is shared by everything in this
+// package that opens a connection.
+type Broker struct {
+	// Credentials returns the URLs of the broker's nodes, to be tried in turn,
+	// and the TLS configuration for amqps ones (nil: the system's roots). It is
+	// called before every dial, so that a rotated password or certificate is
+	// picked up by the next one. Its error must not contain secrets.
+	Credentials func() (urls []string, tls *tls.Config, err error)
+	// Heartbeat is offered to the broker; default 10 s.
+	Heartbeat time.Duration
+	// RPCTimeout bounds every call that the broker has to answer, and every
+	// write; default 5 s. When it is over, the socket is closed.
+	RPCTimeout time.Duration
+	// MinBackoff and MaxBackoff bound the pause before the next dial, which is
+	// drawn with full jitter; default 100 ms and 10 s.
+	MinBackoff, MaxBackoff time.Duration
+}
+
+// URLs returns a Credentials function for fixed URLs.
+func URLs(urls ...string) func() ([]string, *tls.Config, error) {
+	return func() ([]string, *tls.Config, error) { return urls, nil, nil }
+}
+
+func (b Broker) withDefaults() Broker {
+	setDefault(&b.Heartbeat, 10*time.Second)
+	setDefault(&b.RPCTimeout, 5*time.Second)
+	setDefault(&b.MinBackoff, 100*time.Millisecond)
+	setDefault(&b.MaxBackoff, 10*time.Second)
+	return b
+}
+
+func setDefault(d *time.Duration, to time.Duration) {
+	if *d <= 0 {
+		*d = to
+	}
+}
+
+// Options is the configuration of one Consumer.
+type Options struct {
+	Broker Broker
+	// Consumer is the name in the configuration.
+	Consumer string
+	// Queue must exist unless Declare is set.
+	Queue string
+	// Prefetch is how many deliveries may be unsettled at once, 1 to 65535;
+	// default 32. There is no unlimited prefetch.
+	Prefetch int
+	// Declare, where set, declares the queue before consuming from it.
+	Declare *Declare
+	// Grace is how long a graceful end waits for handlers; default 25 s.
+	Grace time.Duration
+	// EmbeddedStore says that the records are in a file that only this process
+	// sees, so that a second consumer on the queue is worth a warning.
+	EmbeddedStore bool
+}
+
+// Declare describes the queue to declare. It is durable and never deleted by
+// itself; Type is "classic" (default) or "quorum".
+type Declare struct {
+	Type      string
+	Arguments inbox.Table
+}
+
+const (
+	defaultPrefetch = 32
+	maxPrefetch     = 65535
+	defaultGrace    = 25 * time.Second
+)
+
+func (o Options) withDefaults() Options {
+	o.Broker = o.Broker.withDefaults()
+	setDefault(&o.Grace, defaultGrace)
+	if o.Prefetch <= 0 {
+		o.Prefetch = defaultPrefetch
+	}
+	o.Prefetch = min(o.Prefetch, maxPrefetch)
+	return o
+}
