@@ -42,7 +42,7 @@ func (l *Ledger) lookUp(ctx context.Context, key inbox.Key, op operation) (recor
 }
 
 func (l *Ledger) flush(looks []*look) error {
-	l.metrics.batch.Observe(float64(len(looks)))
+	defer func() { l.metrics.batch.Observe(float64(len(looks))) }()
 	ctx, cancel := context.WithTimeout(context.Background(), l.opt.Timeout)
 	defer cancel()
 	return l.withConn(ctx, func(conn *pgxpool.Conn) error {
