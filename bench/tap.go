@@ -90,8 +90,8 @@ type tappedChannel struct {
 	pending  map[uint64]int64 // tag to time of publishing
 }
 
-// pass copies frames from one side to the other and shows each to see after
-// it was sent on. It closes both sides at the end.
+// pass copies frames from one side to the other and shows each to see. It
+// closes both sides at the end.
 func pass(from, to net.Conn, preamble int, see func(kind byte, channel uint16, payload []byte)) {
 	defer from.Close()
 	defer to.Close()
@@ -116,10 +116,12 @@ func pass(from, to net.Conn, preamble int, see func(kind byte, channel uint16, p
 		if _, err := io.ReadFull(in, frame); err != nil {
 			return
 		}
+		// Seen before it is sent on, or an acknowledgement could overtake the
+		// note of its delivery.
+		see(frame[0], binary.BigEndian.Uint16(frame[1:]), frame[7:7+size])
 		if _, err := to.Write(frame); err != nil {
 			return
 		}
-		see(frame[0], binary.BigEndian.Uint16(frame[1:]), frame[7:7+size])
 	}
 }
 
