@@ -36,7 +36,6 @@ type Options struct {
 type child struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed once the process was waited for
-	err  error         // what Wait returned; valid once done is closed
 }
 
 // startChild starts cmd with its output appended to the file log. It must be
@@ -61,7 +60,7 @@ func startChild(cmd *exec.Cmd, log string) (*child, error) {
 	}
 	c := &child{cmd: cmd, done: make(chan struct{})}
 	go func() {
-		c.err = cmd.Wait()
+		_ = cmd.Wait() // cmd.ProcessState keeps how it ended
 		close(c.done)
 	}()
 	return c, nil
@@ -135,7 +134,7 @@ func (c *child) awaitReady(log string, try func() error) error {
 		}
 		select {
 		case <-c.done:
-			return fmt.Errorf("the server exited (%v):\n%s", c.err, tail(log, 100))
+			return fmt.Errorf("the server ended (%v):\n%s", c.cmd.ProcessState, tail(log, 100))
 		case <-time.After(50 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -138,7 +139,7 @@ func (p *Proxy) pass(dst, src net.Conn) {
 				return
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			if tcp, ok := dst.(*net.TCPConn); ok {
 				_ = tcp.CloseWrite()
 			}
