@@ -1,10 +1,14 @@
 package inbox
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics are the counters of one consumer's Processor.
 type Metrics struct {
-	outcomes     map[Outcome]prometheus.Counter
+	outcomes     [outcomeCount]outcomeCounter
 	parked       map[ParkReason]prometheus.Counter
 	mismatches   prometheus.Counter
 	unkeyed      prometheus.Counter
@@ -45,7 +49,6 @@ func NewMetrics(reg prometheus.Registerer) *MetricVecs {
 // For returns the metrics of one consumer, every series created.
 func (v *MetricVecs) For(consumer string) *Metrics {
 	m := &Metrics{
-		outcomes:     make(map[Outcome]prometheus.Counter),
 		parked:       make(map[ParkReason]prometheus.Counter),
 		mismatches:   v.mismatches.WithLabelValues(consumer),
 		unkeyed:      v.unkeyed.WithLabelValues(consumer),
@@ -53,7 +56,7 @@ func (v *MetricVecs) For(consumer string) *Metrics {
 		duplicateAge: v.duplicateAge.WithLabelValues(consumer),
 	}
 	for _, o := range Outcomes {
-		m.outcomes[o] = v.deliveries.WithLabelValues(consumer, o.String())
+		m.outcomes[o].counter = v.deliveries.WithLabelValues(consumer, o.String())
 	}
 	for _, r := range ParkReasons {
 		m.parked[r] = v.parked.WithLabelValues(consumer, r.String())
@@ -61,8 +64,26 @@ func (v *MetricVecs) For(consumer string) *Metrics {
 	return m
 }
 
+// outcomeCounter counts twice: a Prometheus counter cannot be read back
+// cheaply, and the status page wants to.
+type outcomeCounter struct {
+	n       atomic.Uint64
+	counter prometheus.Counter
+}
+
+// Counts returns the deliveries so far by outcome.
+func (m *Metrics) Counts() map[Outcome]uint64 {
+	n := make(map[Outcome]uint64, len(Outcomes))
+	for _, o := range Outcomes {
+		n[o] = m.outcomes[o].n.Load()
+	}
+	return n
+}
+
 func (m *Metrics) count(r Result) {
-	m.outcomes[r.Outcome].Inc()
+	o := &m.outcomes[r.Outcome]
+	o.n.Add(1)
+	o.counter.Inc()
 	if r.Outcome == Parked {
 		m.parked[r.Reason].Inc()
 	}

@@ -21,6 +21,8 @@ const (
 	// Rejected: given to the broker's dead-letter exchange, which the user
 	// asked for by name (on_missing_id: reject).
 	Rejected
+
+	outcomeCount
 )
 
 // Outcomes lists every Outcome, for metrics that are created at start.
