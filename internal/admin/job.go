@@ -1,0 +1,309 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/inboxd/inboxd/internal/inbox"
+)
+
+const (
+	jobPage = 500
+	// jobWindow is how many replayed messages may wait for their turn: a replay
+	// goes no faster than the handler takes, and can be stopped.
+	jobWindow = 1000
+	// jobPatience is how long a replay follows what became of the last messages
+	// that it made due.
+	jobPatience = 2 * time.Minute
+)
+
+// sent is a message that was made due. prev is the ID handled before it, so
+// that a listing after prev begins with it.
+type sent struct {
+	id, prev    string
+	lastAttempt time.Time
+}
+
+// job is one Job at work. filter is fixed; mu guards the rest.
+type job struct {
+	jobs   *jobs
+	filter inbox.ParkedFilter
+
+	mu sync.Mutex
+	Job
+	counted bool
+	cursor  string // the last ID that was handled
+	pending []sent // not known to be taken up; in the order of their IDs
+	cancel  context.CancelFunc
+	done    chan struct{}
+}
+
+func (j *job) snapshot() Job {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.Job
+	s.Waiting = len(j.pending)
+	return s
+}
+
+func (j *job) begin(cancel context.CancelFunc) (done chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.State, j.Error, j.Ended = JobRunning, "", time.Time{}
+	j.cancel, j.done = cancel, make(chan struct{})
+	return j.done
+}
+
+// stop ends the job and waits until it has ended.
+func (j *job) stop(ctx context.Context) error {
+	j.mu.Lock()
+	if j.State != JobRunning {
+		defer j.mu.Unlock()
+		return conflict("it is %s", j.State)
+	}
+	j.cancel()
+	done := j.done
+	j.mu.Unlock()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (j *job) run(ctx context.Context) {
+	err := j.count(ctx)
+	if err == nil {
+		err = j.walk(ctx)
+	}
+	if err == nil {
+		err = j.follow(ctx, 0, time.Now().Add(jobPatience))
+	}
+	j.mu.Lock()
+	j.Ended = time.Now().UTC()
+	switch {
+	case err == nil:
+		j.State = JobDone
+	case ctx.Err() != nil:
+		j.State = JobStopped
+	default:
+		j.State, j.Error = JobFailed, err.Error()
+	}
+	s := j.Job
+	waiting := len(j.pending)
+	j.mu.Unlock()
+	trace(ctx, j.jobs.desk, j.jobs.log, s.Actor, deed{
+		action: byFilter(s.Action) + "-" + string(s.State), consumer: j.filter.Consumer, target: s.Filter,
+		why: summary(s), facts: []any{"run", s.ID, "handled", s.Handled, "total", s.Total, "waiting", waiting, "err", s.Error},
+	})
+}
+
+func summary(s Job) string {
+	if s.Action == actionDiscard {
+		return fmt.Sprintf("%d of %d discarded, %d gone before", s.Handled-s.Gone, s.Total, s.Gone)
+	}
+	return fmt.Sprintf("%d of %d made due: %d processed, %d parked again, %d deferred, %d gone before",
+		s.Handled-s.Gone, s.Total, s.Processed, s.CameBack, s.Deferred, s.Gone)
+}
+
+// count learns how many messages are selected. A resumed job knows already.
+func (j *job) count(ctx context.Context) error {
+	j.mu.Lock()
+	counted := j.counted
+	j.mu.Unlock()
+	if counted {
+		return nil
+	}
+	total, after := 0, ""
+	for {
+		ms, err := j.jobs.desk.ListParked(ctx, j.filter, after, jobPage)
+		if err != nil {
+			return fmt.Errorf("counting messages: %w", err)
+		}
+		total += len(ms)
+		j.mu.Lock()
+		j.Total, j.counted = total, len(ms) < jobPage
+		j.mu.Unlock()
+		if len(ms) < jobPage {
+			return nil
+		}
+		after = ms[len(ms)-1].ID
+	}
+}
+
+// walk handles the selected messages in the order of their IDs, at the job's
+// rate. The cursor moves on after each: nothing is handled twice by one job.
+func (j *job) walk(ctx context.Context) error {
+	pace := newPace(j.snapshot().Rate)
+	defer pace.stop()
+	nextLook := time.Now().Add(j.jobs.tick)
+	for {
+		j.mu.Lock()
+		after := j.cursor
+		j.mu.Unlock()
+		ms, err := j.jobs.desk.ListParked(ctx, j.filter, after, jobPage)
+		if err != nil {
+			return fmt.Errorf("listing messages: %w", err)
+		}
+		for _, m := range ms {
+			if err := pace.wait(ctx); err != nil {
+				return err
+			}
+			if err := j.handle(ctx, m); err != nil {
+				return err
+			}
+			full := j.waiting() >= jobWindow
+			if !full && time.Now().Before(nextLook) {
+				continue
+			}
+			if err := j.look(ctx); err != nil {
+				return err
+			}
+			if full {
+				if err := j.follow(ctx, jobWindow/2, time.Time{}); err != nil {
+					return err
+				}
+			}
+			nextLook = time.Now().Add(j.jobs.tick)
+		}
+		if len(ms) < jobPage {
+			return nil
+		}
+	}
+}
+
+func (j *job) waiting() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.pending)
+}
+
+func (j *job) handle(ctx context.Context, m *inbox.ParkedMessage) error {
+	// A verb that has begun is not cut short: its effect must be known.
+	whole := context.WithoutCancel(ctx)
+	var err error
+	if j.Action == actionDiscard {
+		err = j.jobs.desk.Discard(whole, m.ID)
+	} else {
+		err = j.jobs.desk.Replay(whole, m.ID)
+	}
+	if err != nil && !errors.Is(err, inbox.ErrNotFound) {
+		return fmt.Errorf("%s of %s: %w", j.Action, m.ID, err)
+	}
+	j.mu.Lock()
+	prev := j.cursor
+	j.cursor = m.ID
+	j.Handled++
+	switch {
+	case err != nil:
+		j.Gone++
+	case j.Action == actionReplay:
+		j.pending = append(j.pending, sent{m.ID, prev, m.LastAttempt})
+	}
+	actor, why := j.Actor, j.Why
+	j.mu.Unlock()
+	switch {
+	case err != nil:
+	case j.Action == actionReplay:
+		j.jobs.replayed(m.Consumer)
+	default:
+		// What is gone for good is in the audit table one by one.
+		trace(ctx, j.jobs.desk, j.jobs.log, actor, deed{action: actionDiscard, consumer: m.Consumer, target: targetOf(m), why: why})
+	}
+	return nil
+}
+
+// follow looks until at most n replayed messages wait for their turn, or, where
+// a deadline is given, until then: a handler that is down does not keep a job
+// for ever.
+func (j *job) follow(ctx context.Context, n int, deadline time.Time) error {
+	t := time.NewTicker(j.jobs.tick)
+	defer t.Stop()
+	for j.waiting() > n && (deadline.IsZero() || time.Now().Before(deadline)) {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := j.look(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look asks the store what became of the messages that were made due.
+func (j *job) look(ctx context.Context) error {
+	j.mu.Lock()
+	pending := slices.Clone(j.pending)
+	j.mu.Unlock()
+	if len(pending) == 0 {
+		return nil
+	}
+	stored, err := j.stored(ctx, pending[0].prev, pending[len(pending)-1].id)
+	if err != nil {
+		return fmt.Errorf("following replayed messages: %w", err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pending = slices.DeleteFunc(pending, func(s sent) bool {
+		m, ok := stored[s.id]
+		switch {
+		case !ok:
+			j.Processed++
+		case m.State == inbox.StateParked:
+			j.CameBack++
+		case !m.LastAttempt.Equal(s.lastAttempt):
+			j.Deferred++
+		default:
+			return false
+		}
+		return true
+	})
+	return nil
+}
+
+// stored lists what is stored after one ID, up to another, whatever its state.
+func (j *job) stored(ctx context.Context, after, last string) (map[string]*inbox.ParkedMessage, error) {
+	f := inbox.ParkedFilter{Consumer: j.filter.Consumer, MessageID: j.filter.MessageID}
+	stored := map[string]*inbox.ParkedMessage{}
+	for {
+		ms, err := j.jobs.desk.ListParked(ctx, f, after, jobPage)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range ms {
+			stored[m.ID] = m
+			if m.ID == last {
+				return stored, nil
+			}
+		}
+		if len(ms) < jobPage {
+			return stored, nil
+		}
+		after = ms[len(ms)-1].ID
+	}
+}
+
+// pace lets through so many a second.
+type pace struct{ t *time.Ticker }
+
+func newPace(perSecond int) pace {
+	return pace{time.NewTicker(time.Second / time.Duration(perSecond))}
+}
+
+func (p pace) stop() { p.t.Stop() }
+
+func (p pace) wait(ctx context.Context) error {
+	select {
+	case <-p.t.C:
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

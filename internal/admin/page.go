@@ -1,0 +1,5 @@
+package admin
+
+import "net/http"
+
+func (a *Admin) pageRoutes(mux *http.ServeMux) {}
