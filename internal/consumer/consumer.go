@@ -54,13 +54,14 @@ type Status struct {
 // share reg, which may be nil.
 func New(o Options, handler Handler, gate *inbox.Gate, log *slog.Logger, reg prometheus.Registerer) *Consumer {
 	o = o.withDefaults()
+	m := newMetrics(reg, o.Consumer)
 	return &Consumer{
 		opts:    o,
 		handler: handler,
 		gate:    gate,
 		log:     log.With("consumer", o.Consumer, "queue", o.Queue),
-		metrics: newMetrics(reg, o.Consumer),
-		dialer:  dialer{broker: o.Broker, name: "inboxd " + o.Consumer},
+		metrics: m,
+		dialer:  dialer{broker: o.Broker, name: "inboxd " + o.Consumer, repaired: m.repaired},
 		backoff: backoff{min: o.Broker.MinBackoff, max: o.Broker.MaxBackoff},
 		status:  Status{Since: time.Now()},
 	}

@@ -18,8 +18,11 @@ import (
 type dialer struct {
 	broker Broker
 	name   string // shown by the broker's tools
-	next   int    // index of the URL to dial next
-	count  int    // how many URLs there were last time
+	// repaired, if set, is told of each header table that was repaired.
+	repaired func(cut bool)
+
+	next  int // index of the URL to dial next
+	count int // how many URLs there were last time
 }
 
 // connection is an open AMQP connection and the socket below it.
@@ -83,7 +86,7 @@ func (d *dialer) open(ctx context.Context, uri amqp.URI, addr string, tlsConfig 
 		return nil, err
 	}
 
-	l := newLink(conn, raw, timeout)
+	l := newLink(conn, raw, timeout, d.repaired)
 	stop := context.AfterFunc(ctx, l.sever)
 	defer stop()
 	var c *amqp.Connection

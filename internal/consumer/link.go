@@ -25,8 +25,8 @@ type link struct {
 	held   []byte
 }
 
-func newLink(conn, raw net.Conn, timeout time.Duration) *link {
-	return &link{Conn: conn, raw: raw, in: newFilter(conn), timeout: timeout}
+func newLink(conn, raw net.Conn, timeout time.Duration, repaired func(cut bool)) *link {
+	return &link{Conn: conn, raw: raw, in: newFilter(conn, repaired), timeout: timeout}
 }
 
 func (l *link) Read(p []byte) (int, error) {

@@ -76,6 +76,14 @@ func (m *metrics) state(connected, consuming bool) {
 	m.consuming.Set(number(consuming))
 }
 
+func (m *metrics) repaired(cut bool) {
+	if cut {
+		m.unreadable.Inc()
+	} else {
+		m.rewritten.Inc()
+	}
+}
+
 func number(b bool) float64 {
 	if b {
 		return 1
