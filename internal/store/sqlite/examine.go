@@ -1,0 +1,93 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/inboxd/inboxd/internal/inbox"
+	"github.com/inboxd/inboxd/internal/store"
+)
+
+const lowSpace = 256 << 20
+
+// Check examines the place of a store without creating anything and without
+// disturbing a daemon that uses it.
+func Check(ctx context.Context, opts Options) []inbox.Finding {
+	subject := "store sqlite:" + opts.Path
+	fail := func(err error, remedy string) []inbox.Finding {
+		return []inbox.Finding{{Level: inbox.LevelFail, Subject: subject, Detail: err.Error(), Remedy: remedy}}
+	}
+	if err := checkPlace(opts.Path); err != nil {
+		return fail(err, "choose a path on a local disk that outlives the process")
+	}
+	findings := []inbox.Finding{space(subject, opts.Path)}
+	_, err := os.Stat(opts.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := unix.Access(filepath.Dir(opts.Path), unix.W_OK); err != nil {
+			return fail(fmt.Errorf("the directory cannot be written: %w", err), "give the user that runs inboxd the right to write there")
+		}
+		return append(findings, inbox.Finding{Level: inbox.LevelWarn, Subject: subject,
+			Detail: "the file does not exist; inboxd will create an empty inbox",
+			Remedy: "right at the first start only: if there was an inbox before, mount its volume"})
+	}
+	s, err := Open(ctx, opts, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if errors.Is(err, ErrInUse) {
+		return append(findings, inbox.Finding{Level: inbox.LevelOK, Subject: subject, Detail: err.Error()})
+	}
+	if err != nil {
+		return append(findings, fail(err, "see the message")...)
+	}
+	defer s.Close()
+	return append(findings, s.Examine(ctx)...)
+}
+
+// Examine tells what a person should know about the store.
+func (s *Store) Examine(ctx context.Context) []inbox.Finding {
+	subject := "store " + s.Describe()
+	if err := s.Healthy(ctx); err != nil {
+		return []inbox.Finding{{Level: inbox.LevelFail, Subject: subject, Detail: err.Error(), Remedy: "see the message"}}
+	}
+	findings := []inbox.Finding{{Level: inbox.LevelOK, Subject: subject, Detail: "identity " + s.id}}
+	damage, err := quickCheck(ctx, s.desk)
+	switch {
+	case err != nil && ctx.Err() == nil, damage != "":
+		findings = append(findings, inbox.Finding{Level: inbox.LevelFail, Subject: subject,
+			Detail: fmt.Sprintf("integrity check: %s %v", damage, err), Remedy: "restore the file from a backup"})
+	case err == nil:
+		findings = append(findings, inbox.Finding{Level: inbox.LevelOK, Subject: subject, Detail: "integrity check passed"})
+	}
+	if oldest, err := s.oldest(ctx); err == nil && !oldest.IsZero() && time.Since(oldest) > 2*s.opts.Retention {
+		findings = append(findings, inbox.Finding{Level: inbox.LevelWarn, Subject: subject,
+			Detail: fmt.Sprintf("the oldest record is of %s, far beyond the retention of %v", oldest.Format(time.RFC3339), s.opts.Retention),
+			Remedy: "right after a long stop; otherwise look for errors of the retention in the log"})
+	}
+	return findings
+}
+
+func (s *Store) oldest(ctx context.Context) (time.Time, error) {
+	var at int64
+	err := s.desk.QueryRowContext(ctx, "select coalesce(min(recorded_at), 0) from processed").Scan(&at)
+	return store.FromMillis(at), err
+}
+
+func space(subject, path string) inbox.Finding {
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
+		return inbox.Finding{Level: inbox.LevelWarn, Subject: subject, Detail: "free space is not known: " + err.Error(), Remedy: "watch the disk"}
+	}
+	free := uint64(st.Bavail) * uint64(st.Bsize) //nolint:gosec,unconvert // signed on some systems
+	f := inbox.Finding{Level: inbox.LevelOK, Subject: subject, Detail: fmt.Sprintf("%d MiB free", free>>20)}
+	if free < lowSpace {
+		f.Level, f.Remedy = inbox.LevelWarn, "make room: a full disk stops consuming"
+	}
+	return f
+}

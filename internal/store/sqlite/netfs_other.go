@@ -1,0 +1,6 @@
+//go:build unix && !linux
+
+package sqlite
+
+// networkFileSystem cannot tell on this system.
+func networkFileSystem(string) string { return "" }
