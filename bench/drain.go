@@ -30,6 +30,8 @@ type result struct {
 	CPU     map[string]float64 `json:"cpu_ms_per_1000"`
 	PeakRSS map[string]int64   `json:"peak_rss_bytes"`
 
+	// Records were in the inbox before the run.
+	Records  int   `json:"records,omitempty"`
 	Requests int64 `json:"requests"`
 	Unique   int64 `json:"unique"`
 	// Invalid says what was wrong; such a run counts for nothing.
