@@ -1,0 +1,68 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+)
+
+// Parse reads a configuration from r, with the variables of getenv filled in,
+// on top of the defaults. Where anything is wrong the error is Problems: all of
+// them, whatever they are. An unknown key is a problem too, because a setting
+// that silently does nothing is worse than no start.
+//
+// Parse reads nothing but r and, to check that they are there, the files that
+// the configuration names.
+func Parse(r io.Reader, getenv Getenv) (Config, error) {
+	root, err := readDocument(r)
+	if err != nil {
+		return Config{}, err
+	}
+	c := Default()
+	d := &decoder{report: newReport(), getenv: getenv}
+	if root != nil {
+		d.value(root, reflect.ValueOf(&c).Elem(), "")
+	}
+	c.derive(d.report)
+	c.validate(d.report)
+	if err := d.err(); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// Load parses the file at path with the environment of the process.
+func Load(path string) (Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("reading the configuration: %w", err)
+	}
+	defer f.Close()
+	c, err := Parse(f, os.LookupEnv)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s:\n%w", path, err)
+	}
+	return c, nil
+}
+
+// derive fills in the defaults that depend on what else the file sets.
+func (c *Config) derive(r *report) {
+	if len(c.Broker.URLs) > 0 && !r.isSet("broker.url") {
+		c.Broker.URL = URL{}
+	}
+	for i := range c.Consumers {
+		c.Consumers[i].derive(r, fmt.Sprintf("consumers[%d]", i))
+	}
+}
+
+// derive keeps prefetch and concurrency together where only one of them is set.
+func (c *Consumer) derive(r *report, path string) {
+	concurrency, prefetch := r.isSet(path+".concurrency"), r.isSet(path+".prefetch")
+	switch {
+	case concurrency && !prefetch:
+		c.Prefetch = min(2*c.Concurrency, maxPrefetch)
+	case prefetch && !concurrency && c.Prefetch > 0:
+		c.Concurrency = min(c.Concurrency, c.Prefetch)
+	}
+}
