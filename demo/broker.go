@@ -113,7 +113,7 @@ const brokerImage = "rabbitmq:4"
 // containerBroker starts one by Docker.
 func (d *demo) containerBroker(ctx context.Context) error {
 	if err := quietly(ctx, 10*time.Second, "docker", "info"); err != nil {
-		return fmt.Errorf("Docker does not run here: %w", err)
+		return fmt.Errorf("no Docker that runs: %w", err)
 	}
 	name := strings.ReplaceAll(testenv.UniqueName("inboxd-demo"), "_", "-")
 	d.out.line("  Starting a container of %s (the first time Docker fetches the image) …", brokerImage)

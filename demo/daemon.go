@@ -86,7 +86,11 @@ func (d *daemon) died() error {
 	if d.process.running() {
 		return nil
 	}
-	return fmt.Errorf("inboxd ended by itself (%v):\n%s", d.process.err, lastWords(d.process.log))
+	err := d.process.err
+	if err == nil {
+		err = errors.New("exit code 0")
+	}
+	return fmt.Errorf("inboxd ended by itself: %w\n%s", err, lastWords(d.process.log))
 }
 
 // counters are what one life of the daemon says of itself.
@@ -154,8 +158,7 @@ func get(ctx context.Context, url string) (io.ReadCloser, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		resp.Body.Close()
-		return nil, fmt.Errorf("%s answers %s", url, resp.Status)
+		return nil, errors.Join(fmt.Errorf("%s answers %s", url, resp.Status), resp.Body.Close())
 	}
 	return resp.Body, nil
 }

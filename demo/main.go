@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -31,20 +30,22 @@ func run(ctx context.Context, out *os.File, getenv func(string) string) int {
 
 	d := &demo{out: newScreen(out), getenv: getenv}
 	err := d.play(ctx)
+	// Further signals stay without effect: the end takes seconds, and must not
+	// be left half done.
 	interrupted := ctx.Err() != nil
-	// From here on a second Ctrl-C kills us; the children die with us.
-	stop()
-	err = errors.Join(err, d.cleanUp())
-	switch {
-	case interrupted && d.shown:
-		d.out.line("Stopped; nothing is left running.")
-	case interrupted:
-		d.out.line("Interrupted; nothing is left running.")
-		return 130
+	cleanErr := d.cleanUp()
+	if interrupted && !d.shown {
+		err = nil // it says no more than that
 	}
-	if err != nil {
+	if err := errors.Join(err, cleanErr); err != nil {
 		d.out.line("\nThe demo failed: %v", err)
 		return 1
+	}
+	if interrupted {
+		d.out.line("Stopped; nothing is left running.")
+	}
+	if interrupted && !d.shown {
+		return 130
 	}
 	return 0
 }
@@ -171,5 +172,3 @@ func (d *demo) keep(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
-
-var _ io.Writer = (*screen)(nil)

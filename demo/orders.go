@@ -20,7 +20,7 @@ type order struct {
 	Customer string    `json:"customer"`
 	Email    string    `json:"email"`
 	Items    []item    `json:"items"`
-	Total    string    `json:"total"`
+	Amount   int       `json:"amount"` // in cents
 	Currency string    `json:"currency"`
 	PaidAt   time.Time `json:"paid_at"`
 }
@@ -29,7 +29,7 @@ type item struct {
 	SKU      string `json:"sku"`
 	Name     string `json:"name"`
 	Quantity int    `json:"quantity"`
-	Price    string `json:"price"`
+	Price    int    `json:"price"` // of one, in cents
 }
 
 var (
@@ -68,14 +68,12 @@ func makeOrders(n int, seed uint64) ([]message, error) {
 		first, last := firstNames[rng.IntN(len(firstNames))], lastNames[rng.IntN(len(lastNames))]
 		o.Customer = first + " " + last
 		o.Email = fmt.Sprintf("customer%04d@shop.example", rng.IntN(10_000))
-		total := 0
 		for range 1 + rng.IntN(3) {
 			p := catalogue[rng.IntN(len(catalogue))]
 			quantity := 1 + rng.IntN(3)
-			total += quantity * p.cents
-			o.Items = append(o.Items, item{p.sku, p.name, quantity, euros(p.cents)})
+			o.Amount += quantity * p.cents
+			o.Items = append(o.Items, item{p.sku, p.name, quantity, p.cents})
 		}
-		o.Total = euros(total)
 		body, err := json.Marshal(o)
 		if err != nil {
 			return nil, fmt.Errorf("writing order %s: %w", o.OrderID, err)
@@ -84,8 +82,6 @@ func makeOrders(n int, seed uint64) ([]message, error) {
 	}
 	return messages, nil
 }
-
-func euros(cents int) string { return fmt.Sprintf("%d.%02d", cents/100, cents%100) }
 
 func uuid(rng *rand.Rand) string {
 	a, b := rng.Uint64(), rng.Uint64()

@@ -54,8 +54,7 @@ func (t tally) print(w io.Writer) {
 	row("published", t.published, "%s orders, %d of them twice", thousands(t.orders), t.published-t.orders)
 	row("deliveries", settled, "acknowledged: %s before the kill, %s after it; up to %d more were",
 		thousands(t.settledFirst), thousands(settled-t.settledFirst), prefetch)
-	row2 := func(text string) { fmt.Fprintf(w, "  %-22s %6s   %s\n", "", "", text) }
-	row2("unsettled when the daemon died, and were delivered again")
+	fmt.Fprintf(w, "  %-22s %6s   unsettled when the daemon died, and were delivered again\n", "", "")
 	row("requests", t.requests, "by the handler's count%s", repeatedText(t.requests-t.effects))
 	row("suppressed duplicates", t.suppressed(), "known to the inbox, so no request: %d before the kill, %d after it",
 		t.firstLife.duplicate, t.secondLife.duplicate)
@@ -70,8 +69,8 @@ func repeatedText(n int) string {
 	case n <= 0:
 		return ""
 	case n == 1:
-		return "; 1 was in flight at the kill, came again and changed nothing"
+		return "; 1 was in flight at the kill and was sent again"
 	default:
-		return fmt.Sprintf("; %d were in flight at the kill, came again and changed nothing", n)
+		return fmt.Sprintf("; %d were in flight at the kill and were sent again", n)
 	}
 }
