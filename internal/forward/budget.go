@@ -12,6 +12,8 @@ import (
 const (
 	budgetPerSuccess = 0.1
 	budgetPerSecond  = 10
+
+	token = 1 - 1e-9 // ten tenths make one, whatever floats say
 )
 
 // budget is a token bucket for retries. First requests never ask it.
@@ -34,7 +36,7 @@ func newBudget(slots int) *budget {
 func (b *budget) take(ctx context.Context) error {
 	b.mu.Lock()
 	b.fill()
-	if len(b.waiting) == 0 && b.tokens >= 1 {
+	if len(b.waiting) == 0 && b.tokens >= token {
 		b.tokens--
 		b.mu.Unlock()
 		return nil
@@ -85,7 +87,7 @@ func (b *budget) fill() {
 }
 
 func (b *budget) grant() {
-	for len(b.waiting) > 0 && b.tokens >= 1 {
+	for len(b.waiting) > 0 && b.tokens >= token {
 		b.tokens--
 		close(b.waiting[0])
 		b.waiting = b.waiting[1:]
