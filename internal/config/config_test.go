@@ -385,7 +385,11 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte("a: &a [*a]\n<<: &b {<<: *b}\nconsumers: &c [*c]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
+		begun := time.Now()
 		c, err := Parse(bytes.NewReader(text), env("A", "a"))
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("took %v", took)
+		}
 		if err != nil {
 			if err.Error() == "" {
 				t.Error("an error without a text")

@@ -14,8 +14,9 @@ import (
 
 const (
 	maxFile  = 1 << 20
-	maxNodes = 100_000 // with aliases resolved: a small file can stand for a huge one
+	maxNodes = 20_000 // with aliases resolved: a small file can stand for a huge one
 	maxDepth = 32
+	maxMerge = 8 // merges within merges; an anchor may stand inside itself
 )
 
 // decoder fills a Config from YAML. Unlike yaml.v3's own it goes on after an
@@ -240,50 +241,55 @@ func join(path, key string) string {
 // mapping calls f for every pair of n, with merged mappings (<<) filled in, and
 // reports keys that occur twice.
 func (d *decoder) mapping(n *yaml.Node, path string, f func(key, value *yaml.Node)) {
+	d.pairs(n, path, map[string]int{}, 0, f)
+}
+
+// pairs is mapping for n and what is merged into it; have are the keys that need
+// not be filled in any more, with their lines.
+func (d *decoder) pairs(n *yaml.Node, path string, have map[string]int, merges int, f func(key, value *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		d.addf(path, "must be a mapping, not a %s", kindOf(n))
 		return
 	}
-	seen := map[string]int{}
+	own := map[string]bool{}
 	var merged []*yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		if key.Kind != yaml.ScalarNode {
+		first, known := have[key.Value]
+		switch {
+		case key.Kind != yaml.ScalarNode:
 			d.addf(path, "has a key that is not a word, in line %d", key.Line)
-			continue
-		}
-		if key.ShortTag() == "!!merge" {
+		case key.ShortTag() == "!!merge":
 			merged = append(merged, value)
-			continue
-		}
-		if first, twice := seen[key.Value]; twice {
+		case own[key.Value]:
 			d.addf(join(path, key.Value), "is there twice, in lines %d and %d", first, key.Line)
-			continue
+		case !known:
+			own[key.Value], have[key.Value] = true, key.Line
+			f(key, value)
 		}
-		seen[key.Value] = key.Line
-		f(key, value)
 	}
 	for _, m := range merged {
-		d.merge(m, path, seen, f)
+		d.merge(m, path, have, merges+1, f)
 	}
 }
 
-func (d *decoder) merge(m *yaml.Node, path string, seen map[string]int, f func(key, value *yaml.Node)) {
+func (d *decoder) merge(m *yaml.Node, path string, have map[string]int, merges int, f func(key, value *yaml.Node)) {
+	if merges > maxMerge {
+		d.addf(path, "has merged mappings (<<) within each other deeper than %d", maxMerge)
+		return
+	}
 	if m = d.resolve(m, path); m == nil {
 		return
 	}
-	if m.Kind == yaml.SequenceNode {
-		for _, one := range m.Content {
-			d.merge(one, path, seen, f)
-		}
+	if m.Kind != yaml.SequenceNode {
+		d.pairs(m, path, have, merges, f)
 		return
 	}
-	d.mapping(m, path, func(key, value *yaml.Node) {
-		if _, have := seen[key.Value]; !have {
-			seen[key.Value] = key.Line
-			f(key, value)
+	for _, one := range m.Content {
+		if one = d.resolve(one, path); one != nil {
+			d.pairs(one, path, have, merges, f)
 		}
-	})
+	}
 }
 
 func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {

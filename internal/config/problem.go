@@ -47,7 +47,13 @@ type report struct {
 
 func newReport() *report { return &report{lines: map[string]int{}, fromEnv: map[string]bool{}} }
 
+// maxProblems bounds the report: a file with more is not a configuration.
+const maxProblems = 200
+
 func (r *report) addf(path, format string, args ...any) {
+	if len(r.problems) == maxProblems {
+		return
+	}
 	r.problems = append(r.problems, Problem{Path: path, Line: r.line(path), Text: fmt.Sprintf(format, args...)})
 }
 

@@ -75,20 +75,22 @@ func (r *report) file(path, name string) {
 	if name == "" {
 		return
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		r.check(path, fmt.Errorf("names a file that cannot be read: %w", cause(err)))
-		return
+	info, err := os.Stat(name)
+	if err == nil && info.Mode().IsRegular() { // opening a pipe would wait for its writer
+		var f *os.File
+		if f, err = os.Open(name); err == nil {
+			_ = f.Close()
+		}
 	}
-	defer f.Close()
-	switch info, err := f.Stat(); {
+	switch {
 	case err != nil:
-		r.check(path, fmt.Errorf("names a file that cannot be read: %w", cause(err)))
+		err = fmt.Errorf("names a file that cannot be read: %w", cause(err))
 	case info.IsDir():
-		r.check(path, errors.New("names a directory"))
+		err = errors.New("names a directory")
 	case info.Mode().IsRegular() && info.Size() == 0:
-		r.check(path, errors.New("names an empty file"))
+		err = errors.New("names an empty file")
 	}
+	r.check(path, err)
 }
 
 // cause is what went wrong without the name of the file.
