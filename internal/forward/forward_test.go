@@ -122,6 +122,12 @@ func TestEveryRowOfTheAnswerTable(t *testing.T) {
 func newUnixServer(t testing.TB, h http.HandlerFunc) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "app.sock")
+	serveUnix(t, path, h)
+	return "http+unix://" + path
+}
+
+func serveUnix(t testing.TB, path string, h http.HandlerFunc) {
+	t.Helper()
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +135,6 @@ func newUnixServer(t testing.TB, h http.HandlerFunc) string {
 	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
 	s.Start()
 	t.Cleanup(s.Close)
-	return "http+unix://" + path
 }
 
 func TestInboxActionOverrulesTheTable(t *testing.T) {
