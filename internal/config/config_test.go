@@ -124,6 +124,31 @@ func fieldOf(t reflect.Type, key string) int {
 	return -1
 }
 
+func TestEveryKeyIsDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var check func(typ reflect.Type)
+	check = func(typ reflect.Type) {
+		if typ.Kind() == reflect.Slice {
+			typ = typ.Elem()
+		}
+		if typ.Kind() != reflect.Struct {
+			return
+		}
+		for i := range typ.NumField() {
+			key := yamlKey(typ.Field(i))
+			if key != "" && !bytes.Contains(text, []byte(key)) {
+				t.Errorf("docs/configuration.md does not mention %s", key)
+			}
+			check(typ.Field(i).Type)
+		}
+	}
+	check(reflect.TypeFor[Config]())
+}
+
 func TestRedactedDumpParsesToTheSame(t *testing.T) {
 	t.Parallel()
 	c := with(t, `

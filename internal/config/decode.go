@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"strconv"
 	"strings"
@@ -25,54 +24,6 @@ type decoder struct {
 	*report
 	getenv Getenv
 	nodes  int
-}
-
-// readDocument returns the root of the only document in r, nil where r has none.
-func readDocument(r io.Reader) (*yaml.Node, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxFile {
-		return nil, Problems{{Text: fmt.Sprintf("the file is longer than %d bytes", maxFile)}}
-	}
-	dec := yaml.NewDecoder(strings.NewReader(string(text)))
-	var doc yaml.Node
-	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, nil
-	} else if err != nil {
-		return nil, syntaxProblem(err)
-	}
-	var second yaml.Node
-	if err := dec.Decode(&second); err == nil {
-		return nil, Problems{{Line: second.Line, Text: "a second document begins here; only one is read, so remove the --- or the rest"}}
-	} else if !errors.Is(err, io.EOF) {
-		return nil, syntaxProblem(err)
-	}
-	if len(doc.Content) == 0 {
-		return nil, nil
-	}
-	return doc.Content[0], nil
-}
-
-// syntaxProblem turns yaml.v3's message into a Problem. An anchor's name is left
-// out: it may be a password that begins with a star.
-func syntaxProblem(err error) Problems {
-	p := Problem{Text: strings.TrimPrefix(err.Error(), "yaml: ")}
-	if rest, ok := strings.CutPrefix(p.Text, "line "); ok {
-		number, cause, _ := strings.Cut(rest, ": ")
-		if n, err := strconv.Atoi(number); err == nil {
-			p.Line, p.Text = n, cause
-		}
-	}
-	switch {
-	case strings.Contains(p.Text, "anchor '"):
-		p.Text = "unknown anchor; a text that begins with * or & must be in quotes"
-	case strings.Contains(p.Text, "',' or"):
-		p.Text += "; inside {…} and […], ${NAME} must be in quotes"
-	}
-	p.Text = "not YAML: " + p.Text
-	return Problems{p}
 }
 
 // textParser is a type that is written as one word.
@@ -304,117 +255,4 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
 		}
 		d.value(element, v.Index(i), fmt.Sprintf("%s[%d]", path, i))
 	}
-}
-
-// decode reads a source, a list of sources, or a list with composites.
-func (m *MessageID) decode(d *decoder, n *yaml.Node, path string) {
-	if n.Kind == yaml.ScalarNode {
-		*m = MessageID{d.sources(n, path)}
-		return
-	}
-	if n.Kind != yaml.SequenceNode {
-		d.addf(path, "must be a list of sources, not a mapping")
-		return
-	}
-	*m = make(MessageID, len(n.Content))
-	for i, element := range n.Content {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		if element = d.resolve(element, at); element == nil {
-			return
-		}
-		d.lines[at] = element.Line
-		if element.Kind != yaml.SequenceNode {
-			(*m)[i] = d.sources(element, at)
-			continue
-		}
-		for j, part := range element.Content {
-			below := fmt.Sprintf("%s[%d]", at, j)
-			if part = d.resolve(part, below); part == nil {
-				return
-			}
-			d.lines[below] = part.Line
-			(*m)[i] = append((*m)[i], d.sources(part, below)...)
-		}
-		if len(element.Content) == 0 {
-			d.addf(at, "is a composite without parts")
-		}
-	}
-}
-
-func (d *decoder) sources(n *yaml.Node, path string) (sources []Source) {
-	d.parse(n, path, func(text string) error {
-		s, err := parseSource(text)
-		sources = []Source{s}
-		return err
-	})
-	return sources
-}
-
-func (s *Status) decode(d *decoder, n *yaml.Node, path string) {
-	*s = Status{}
-	d.mapping(n, path, func(key, value *yaml.Node) {
-		at := join(path, key.Value)
-		if value = d.resolve(value, at); value == nil {
-			return
-		}
-		d.lines[at] = key.Line
-		status := strings.ToLower(key.Value)
-		if !isStatusKey(status) {
-			d.addf(at, "must be a status from 200 to 599, or 2xx, 3xx, 4xx or 5xx")
-			return
-		}
-		d.parse(value, at, func(word string) error {
-			if err := oneOf(word, statusWords...); err != nil {
-				return err
-			}
-			if _, twice := (*s)[status]; twice {
-				return errors.New("is there twice")
-			}
-			(*s)[status] = word
-			return nil
-		})
-	})
-}
-
-func (p *Park) decode(d *decoder, n *yaml.Node, path string) {
-	if n.Kind == yaml.ScalarNode {
-		d.parse(n, path, func(text string) error {
-			*p = Park{}
-			if text != "store" {
-				return errors.New("must be store, or a mapping of exchange and routing_key")
-			}
-			return nil
-		})
-		return
-	}
-	*p = Park{ToBroker: true}
-	v := reflect.ValueOf(p).Elem()
-	d.mapping(n, path, func(key, value *yaml.Node) { d.field(key, value, v, path) })
-}
-
-// decode keeps the types that YAML gives the arguments; what a variable brings is
-// a number where it looks like one.
-func (a *Arguments) decode(d *decoder, n *yaml.Node, path string) {
-	*a = Arguments{}
-	d.mapping(n, path, func(key, value *yaml.Node) {
-		at := join(path, key.Value)
-		if value = d.resolve(value, at); value == nil {
-			return
-		}
-		d.lines[at] = key.Line
-		text, from, ok := d.scalar(value, at)
-		if !ok {
-			return
-		}
-		switch number, err := strconv.ParseInt(text, 0, 64); {
-		case value.ShortTag() == "!!bool" && !from:
-			(*a)[key.Value] = strings.EqualFold(text, "true")
-		case value.ShortTag() == "!!float", value.ShortTag() == "!!int" && err != nil:
-			d.addf(at, "is not a whole number of 64 bits")
-		case err == nil && (from || value.ShortTag() == "!!int"):
-			(*a)[key.Value] = number
-		default:
-			(*a)[key.Value] = text
-		}
-	})
 }
