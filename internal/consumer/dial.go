@@ -90,13 +90,14 @@ func (d *dialer) open(ctx context.Context, uri amqp.URI, addr string, tlsConfig 
 	stop := context.AfterFunc(ctx, l.sever)
 	defer stop()
 	var c *amqp.Connection
+	begun := time.Now()
 	err = l.watch(timeout, "AMQP handshake", func() (err error) {
 		c, err = amqp.Open(l, d.config(uri, sasl))
 		return err
 	})
 	if err != nil {
 		l.sever()
-		return nil, refineHandshake(ctx, l, err)
+		return nil, refineHandshake(ctx, l, time.Since(begun), err)
 	}
 	return &connection{Connection: c, link: l, addr: addr}, nil
 }
@@ -164,16 +165,23 @@ func mechanisms(uri amqp.URI) ([]amqp.Authentication, error) {
 	return sasl, nil
 }
 
+// silentClose is less than the 3 s that RabbitMQ waits before it closes the
+// socket on wrong credentials (the library does not ask for a word instead).
+const silentClose = 2 * time.Second
+
 // refineHandshake corrects the library's guess that a socket which breaks
-// after the credentials were sent means wrong credentials. RabbitMQ closes it
-// in an orderly way then; a reset or a time-out is the network's doing.
-func refineHandshake(ctx context.Context, l *link, err error) error {
+// after the credentials were sent means wrong credentials: one that breaks at
+// once, and not in an orderly way, is the network's doing or the broker's end.
+func refineHandshake(ctx context.Context, l *link, took time.Duration, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	var ae *amqp.Error
-	if errors.As(err, &ae) && ae == amqp.ErrCredentials && !l.sawEOF.Load() && !errors.Is(err, errNoAnswer) {
-		return errors.New("AMQP handshake: connection broke")
+	if !errors.As(err, &ae) || ae != amqp.ErrCredentials || errors.Is(err, errNoAnswer) {
+		return err
+	}
+	if took < silentClose && !l.sawEOF.Load() {
+		return errors.New("AMQP handshake: the connection broke after the credentials were sent")
 	}
 	return err
 }

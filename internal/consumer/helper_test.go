@@ -35,6 +35,7 @@ type rigOptions struct {
 	args    amqp.Table
 	tune    func(*Options)
 	handler Handler
+	log     *slog.Logger
 }
 
 // quorum and classic are queue arguments.
@@ -54,6 +55,9 @@ func startRig(t *testing.T, o rigOptions) *rig {
 	}
 	if o.via == "" {
 		o.via = o.url
+	}
+	if o.log == nil {
+		o.log = testLog(t)
 	}
 	if o.handler == nil {
 		o.handler = processed
@@ -78,7 +82,7 @@ func startRig(t *testing.T, o rigOptions) *rig {
 		r.seen[string(d.Body)]++
 		r.mu.Unlock()
 		return o.handler(ctx, d)
-	}, r.gate, testLog(t), nil)
+	}, r.gate, o.log, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() { r.ended <- r.c.Run(ctx); close(r.ended) }()
@@ -126,17 +130,30 @@ func (r *rig) calls() (distinct, total int) {
 	return len(r.seen), total
 }
 
-// empty waits until the queue holds nothing, ready or unacked: the number of
-// unacked messages shows once the consumer is gone, so it stops the consumer.
+// left stops the consumer and returns how many messages are in the queue. It
+// fetches them, because the counts of a quorum queue lag behind.
 func (r *rig) left() int {
 	r.t.Helper()
 	r.stop()
 	<-r.ended
-	n, _, err := testenv.QueueState(r.url, r.queue)
+	conn, err := amqp.Dial(r.url)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return n
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for n := 0; ; n++ {
+		_, ok, err := ch.Get(r.queue, false)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if !ok {
+			return n
+		}
+	}
 }
 
 // publish sends n messages with the bodies first, first+1, …, confirmed.

@@ -18,6 +18,7 @@ func (s *session) settler() {
 		out, wait, done := s.book.take(time.Now())
 		if !out.empty() {
 			err := s.tell(&out)
+			inbox.Failpoint("after-ack")
 			s.record(&out, err)
 			if err != nil {
 				s.lose(err)
