@@ -1,6 +1,5 @@
-// Command handler-go is the smallest service that is safe behind inboxd: it
-// commits the Idempotency-Key and its own change in one transaction, so that a
-// message has one effect however often it is sent.
+// Command handler-go is the smallest service that is safe behind inboxd: it commits
+// the Idempotency-Key and its own change in one transaction.
 package main
 
 import (
@@ -34,13 +33,12 @@ type order struct {
 	Amount   int64  `json:"amount"` // in cents
 }
 
-// errOtherBody means that the key belongs to a message with another body.
 var errOtherBody = errors.New("this key was used with another body")
 
 type service struct {
 	db       *sql.DB
 	requests atomic.Int64
-	inFlight sync.Map // keys that are being processed
+	inFlight sync.Map // keys
 }
 
 func open(path string) (*service, error) {
@@ -86,8 +84,7 @@ func (s *service) message(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// take commits the key and the order together. A key that is there already
-// means that the order was taken: that is a success too.
+// take commits the key and the order together. A known key is a success too.
 func (s *service) take(ctx context.Context, consumer, key, fingerprint string, o order) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -125,7 +122,7 @@ func (s *service) stats(w http.ResponseWriter, r *http.Request) {
 }
 
 func main() {
-	listen := flag.String("listen", "127.0.0.1:8080", "address to listen on")
+	listen := flag.String("listen", "127.0.0.1:8080", "address")
 	path := flag.String("db", "orders.db", "SQLite file with the orders and the inbox")
 	flag.Parse()
 	if err := serve(*listen, *path); err != nil {
