@@ -37,7 +37,7 @@ const (
 type Job struct {
 	ID     string   `json:"id"`
 	Action string   `json:"action"` // replay, discard
-	Filter string   `json:"filter"` // as a query
+	Filter string   `json:"filter"` // in words
 	State  JobState `json:"state"`
 	Actor  string   `json:"actor"`
 	Why    string   `json:"why,omitempty"`
@@ -223,7 +223,7 @@ func (a *Admin) newJob(r *http.Request, action string, q url.Values, why string)
 	}
 	now := time.Now().UTC()
 	if f.Before.IsZero() || f.Before.After(now) {
-		f.Before = now
+		f.Before = now.Truncate(time.Microsecond)
 	}
 	j := &job{
 		jobs: a.jobs, filter: f,

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/inboxd/inboxd/internal/inbox"
 )
@@ -171,15 +173,22 @@ func eachLine(w http.ResponseWriter, r *http.Request, do func(line int, b []byte
 	}
 }
 
-// describeFilter writes f as its query, for the audit table.
+// describeFilter writes f for people: in the audit table and on the page.
 func describeFilter(f inbox.ParkedFilter) string {
 	q := filterQuery(f)
-	if len(q) == 0 {
+	var words []string
+	for _, name := range []string{"consumer", "reason", "state", "message_id", "before"} {
+		if q.Has(name) {
+			words = append(words, name+"="+q.Get(name))
+		}
+	}
+	if len(words) == 0 {
 		return "all"
 	}
-	return q.Encode()
+	return strings.Join(words, " ")
 }
 
+// filterQuery is the inverse of parseFilter.
 func filterQuery(f inbox.ParkedFilter) url.Values {
 	q := url.Values{}
 	set := func(name, value string) {
@@ -192,7 +201,7 @@ func filterQuery(f inbox.ParkedFilter) url.Values {
 	set("state", string(f.State))
 	set("message_id", string(f.MessageID))
 	if !f.Before.IsZero() {
-		set("before", f.Before.UTC().Format("2006-01-02T15:04:05.999999999Z07:00"))
+		set("before", f.Before.UTC().Format(time.RFC3339Nano))
 	}
 	return q
 }
