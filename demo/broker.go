@@ -57,7 +57,7 @@ func (d *demo) privateBroker(ctx context.Context) error {
 			return err
 		}
 	}
-	d.out.show("  Starting a private RabbitMQ …")
+	d.out.wait("  Starting a private RabbitMQ …")
 	rabbit, err := testenv.StartRabbit(testenv.Options{Dir: d.dir})
 	if err != nil {
 		return err
@@ -68,7 +68,6 @@ func (d *demo) privateBroker(ctx context.Context) error {
 		return err
 	}
 	d.broker.url = rabbit.URL
-	d.out.show("")
 	d.out.line("  A private RabbitMQ %s from this machine's package, on %s, for the time of the demo.", version, rabbit.Addr)
 	return nil
 }

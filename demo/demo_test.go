@@ -151,7 +151,7 @@ func TestTheTableNamesEveryFigure(t *testing.T) {
 		orders: 1000, published: 1100, requests: 1004, effects: 998, settledFirst: 480,
 		firstLife: counters{duplicate: 40}, secondLife: counters{duplicate: 57},
 	}.print(&out)
-	for _, want := range []string{"1,100", "1,004", "  97  ", "998", "480 before the kill", "620 after it", "6 were in flight"} {
+	for _, want := range []string{"1,100", "1,004", "  97  ", "998", "480 before the kill", "620 after it", "6 had no record yet"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the table does not hold %q:\n%s", want, out.String())
 		}

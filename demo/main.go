@@ -89,9 +89,16 @@ func (d *demo) play(ctx context.Context) (err error) {
 		return err
 	}
 	d.later(func() error { return os.RemoveAll(d.dir) })
+	built := d.build(ctx) // while the broker starts
 	if err := d.findBroker(ctx); err != nil {
 		return err
 	}
+	d.out.step("Programs")
+	d.out.wait("  Building inboxd and the example handler from this source …")
+	if err := <-built; err != nil {
+		return err
+	}
+	d.out.line("  inboxd and the example handler are built from this source.")
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
@@ -108,7 +115,7 @@ func (d *demo) play(ctx context.Context) (err error) {
 	if problems := result.problems(); len(problems) > 0 {
 		err = errors.Join(problems...)
 	} else {
-		d.out.line("\n  Every order took effect exactly once, and none was lost. (%.0f s)", time.Since(began).Seconds())
+		d.out.line("\n  Every order took effect exactly once, and none was lost, in %.1f seconds.", time.Since(began).Seconds())
 	}
 	if d.getenv("KEEP") != "" && d.getenv("KEEP") != "0" {
 		return errors.Join(err, d.keep(ctx))
@@ -116,21 +123,30 @@ func (d *demo) play(ctx context.Context) (err error) {
 	return err
 }
 
+func (d *demo) program(name string) string { return filepath.Join(d.dir, name) }
+
+// build compiles the programs in the background. With the flags of a plain
+// `go run` the packages that the demo shares with them are compiled once.
+func (d *demo) build(ctx context.Context) <-chan error {
+	ctx, cancel := context.WithCancel(ctx)
+	built := make(chan error, 1)
+	done := make(chan struct{})
+	d.later(func() error { cancel(); <-done; return nil })
+	go func() {
+		defer close(done)
+		built <- errors.Join(
+			goBuild(ctx, d.root, d.program("inboxd"), "./cmd/inboxd"),
+			goBuild(ctx, filepath.Join(d.root, "examples", "handler-go"), d.program("handler"), "."),
+		)
+	}()
+	return built
+}
+
 // perform is the play itself, from an empty queue to the figures.
 func (d *demo) perform(ctx context.Context) (tally, error) {
-	d.out.step("Programs")
-	d.out.line("  Building inboxd and the example handler from this source …")
-	inboxd, handlerProgram := filepath.Join(d.dir, "inboxd"), filepath.Join(d.dir, "handler")
-	if err := errors.Join(
-		goBuild(ctx, d.root, inboxd, "./cmd/inboxd"),
-		goBuild(ctx, filepath.Join(d.root, "examples", "handler-go"), handlerProgram, "."),
-	); err != nil {
-		return tally{}, err
-	}
-
 	d.out.step("Handler")
 	var err error
-	if d.handler, err = startHandler(ctx, d.dir, handlerProgram); err != nil {
+	if d.handler, err = startHandler(ctx, d.dir, d.program("handler")); err != nil {
 		return tally{}, err
 	}
 	d.later(d.handler.stop)
@@ -143,7 +159,7 @@ func (d *demo) perform(ctx context.Context) (tally, error) {
 	}
 
 	d.out.step("Daemon")
-	if d.daemon, err = newDaemon(d.dir, inboxd, d.broker.url, d.queue, d.handler.url()); err != nil {
+	if d.daemon, err = newDaemon(d.dir, d.program("inboxd"), d.broker.url, d.queue, d.handler.url()); err != nil {
 		return tally{}, err
 	}
 	d.later(func() error { d.daemon.kill(); return nil })

@@ -105,11 +105,13 @@ func (d *demo) watch(ctx context.Context, earlier counters, enough func(effects 
 		if s.Effects != effects {
 			effects, moved = s.Effects, time.Now()
 		}
-		d.out.show(fmt.Sprintf("  %s  %5s of %s effects, %s requests, %d duplicates suppressed",
-			bar(effects, orderCount, 24), thousands(effects), thousands(orderCount), thousands(s.Requests), earlier.duplicate+c.duplicate))
+		progress := fmt.Sprintf("  %s  %5s of %s effects, %s requests, %d duplicates suppressed",
+			bar(effects, orderCount, 24), thousands(effects), thousands(orderCount), thousands(s.Requests), earlier.duplicate+c.duplicate)
 		if enough(effects, c) {
+			d.out.showLast(progress)
 			return c, nil
 		}
+		d.out.show(progress)
 		if time.Since(moved) > patience {
 			return c, fmt.Errorf("nothing moved for %v at %d effects; inboxd said last:\n%s", patience, effects, lastWords(d.daemon.process.log))
 		}

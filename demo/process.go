@@ -102,7 +102,7 @@ func moduleRoot(ctx context.Context) (string, error) {
 }
 
 func goBuild(ctx context.Context, dir, out, pkg string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", out, pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
 	cmd.Dir = dir
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s in %s: %w\n%s", pkg, dir, err, text)

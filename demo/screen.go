@@ -16,6 +16,7 @@ type screen struct {
 
 	steps    int
 	progress string    // what stands in the last, unfinished line
+	waiting  bool      // the last line is one of wait
 	lastLine time.Time // of a progress line, where there is no terminal
 }
 
@@ -52,13 +53,35 @@ func (s *screen) show(text string) {
 		fmt.Fprintf(s.w, "\r\033[K%s", text)
 		s.progress = text
 	case time.Since(s.lastLine) >= time.Second:
-		fmt.Fprintln(s.w, text)
-		s.lastLine = time.Now()
+		s.showLast(text)
+	}
+}
+
+// showLast shows a progress that nothing follows, on a terminal or not.
+func (s *screen) showLast(text string) {
+	if s.terminal {
+		s.show(text)
+		s.endProgress()
+		return
+	}
+	fmt.Fprintln(s.w, text)
+	s.lastLine = time.Now()
+}
+
+// wait says what is being waited for, until the next line takes its place.
+func (s *screen) wait(text string) {
+	if s.terminal {
+		fmt.Fprintf(s.w, "\r\033[K%s", text)
+		s.waiting = true
 	}
 }
 
 // endProgress keeps what the progress said last.
 func (s *screen) endProgress() {
+	if s.waiting {
+		fmt.Fprint(s.w, "\r\033[K")
+		s.waiting = false
+	}
 	if s.progress != "" {
 		fmt.Fprintln(s.w)
 		s.progress = ""

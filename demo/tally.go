@@ -69,8 +69,8 @@ func repeatedText(n int) string {
 	case n <= 0:
 		return ""
 	case n == 1:
-		return "; 1 was in flight at the kill and was sent again"
+		return "; 1 had no record yet at the kill and was sent again"
 	default:
-		return fmt.Sprintf("; %d were in flight at the kill and were sent again", n)
+		return fmt.Sprintf("; %d had no record yet at the kill and were sent again", n)
 	}
 }
