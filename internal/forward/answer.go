@@ -105,7 +105,7 @@ func (f *Forwarder) likelyCause(r reply, d *inbox.Delivery) string {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired:
 		return "the handler wants credentials: see forward.token_file, forward.tls, and the route's own checks"
 	case http.StatusNotFound:
-		return "there is no such route: see the path in forward.url"
+		return "there is no such route (see the path in forward.url), or the handler answers 404 for the message itself (see forward.status)"
 	case http.StatusMethodNotAllowed:
 		return "the route takes no POST: see the path in forward.url"
 	case http.StatusMisdirectedRequest:

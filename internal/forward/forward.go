@@ -77,6 +77,7 @@ func New(o Options, gate *inbox.Gate, log *slog.Logger, reg prometheus.Registere
 		gate:    gate, log: newQuietLog(log), life: life, kill: kill,
 	}
 	if f.metrics, err = newMetrics(reg, o.ConsumerName, f.breaker); err != nil {
+		f.Kill()
 		return nil, err
 	}
 	if o.HealthURL != "" {

@@ -80,16 +80,22 @@ func (f TLSFiles) load() (*tls.Config, error) {
 // speaks of certificates or of the handshake. With TLS 1.3 a refused client
 // certificate shows only when the answer is read; no handler saw the request.
 func isTLSRefusal(err error) bool {
-	var alert tls.AlertError
-	if !errors.As(err, &alert) {
+	var remote *net.OpError
+	if !errors.As(err, &remote) || remote.Op != "remote error" {
 		return false
 	}
-	switch alert {
-	case 40, 42, 43, 44, 45, 46, 48, 49, 116: // RFC 8446, section 6.2
-		return true
+	for _, code := range refusals {
+		// The type of the alert is not exported, but its text is the same.
+		if remote.Err.Error() == code.Error() {
+			return true
+		}
 	}
 	return false
 }
+
+// refusals are alerts of RFC 8446, section 6.2: handshake_failure, the seven
+// about certificates, and access_denied.
+var refusals = []tls.AlertError{40, 42, 43, 44, 45, 46, 48, 49, 116}
 
 func hostPort(u *url.URL) string {
 	port := u.Port()
