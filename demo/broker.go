@@ -19,7 +19,10 @@ import (
 )
 
 // broker is a RabbitMQ that answers.
-type broker struct{ url string }
+type broker struct {
+	url   string
+	shown string // the same, without a password that is not ours
+}
 
 // findBroker takes the first that can be had: the one at AMQP_URL, a private
 // one from the distribution's package, a container.
@@ -28,7 +31,7 @@ func (d *demo) findBroker(ctx context.Context) error {
 	if given := d.getenv("AMQP_URL"); given != "" {
 		version, err := ask(given)
 		if err == nil {
-			d.broker.url = given
+			d.broker = broker{given, redact(given)}
 			d.out.line("  The RabbitMQ %s at AMQP_URL, %s. The demo uses a queue of its own there.", version, redact(given))
 			return nil
 		}
@@ -67,7 +70,7 @@ func (d *demo) privateBroker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.broker.url = rabbit.URL
+	d.broker = broker{rabbit.URL, rabbit.URL}
 	d.out.line("  A private RabbitMQ %s from this machine's package, on %s, for the time of the demo.", version, rabbit.Addr)
 	return nil
 }
@@ -128,6 +131,7 @@ func (d *demo) containerBroker(ctx context.Context) error {
 	}
 	addr, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	d.broker.url = "amqp://guest:guest@" + addr + "/"
+	d.broker.shown = d.broker.url
 	for deadline := time.Now().Add(90 * time.Second); ; sleep(ctx, 500*time.Millisecond) {
 		version, err := ask(d.broker.url)
 		switch {

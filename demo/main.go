@@ -178,7 +178,7 @@ func (d *demo) keep(ctx context.Context) error {
 		{"metrics", "http://" + d.daemon.metrics + "/metrics"},
 		{"is it consuming?", "http://" + d.daemon.metrics + "/consuming"},
 		{"handler's figures", d.handler.base + "/stats"},
-		{"broker", d.broker.url + "  queue " + d.queue},
+		{"broker", d.broker.shown + "  queue " + d.queue},
 		{"configuration", d.daemon.config},
 		{"inbox and logs", d.dir},
 		{"command line", d.daemon.program + " parked list -c " + d.daemon.config},
