@@ -185,6 +185,9 @@ func (f *Forwarder) exchange(d *inbox.Delivery) (r reply, killed bool) {
 			d.Requests++
 			d.LastAttempt = start
 		}
+		// Nobody there for the repetition: the first may have been what killed
+		// the application, and a message that does so must not go uncounted.
+		r.reached = r.reached || fresh
 		if !r.stale() || ctx.Err() != nil {
 			break
 		}

@@ -289,6 +289,47 @@ func TestKeepAliveRaceIsRepeatedOnceAndNotCounted(t *testing.T) {
 	}
 }
 
+// A message that kills the application must end parked, also where it arrives on
+// a kept-alive connection and nobody is there for the repetition.
+func TestDeathOnAKeptConnectionCounts(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		defer l.Close()
+		r := bufio.NewReader(c)
+		for i := range 2 {
+			req, err := http.ReadRequest(r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			io.Copy(io.Discard, req.Body)
+			if i == 0 {
+				io.WriteString(c, "HTTP/1.1 204 No Content\r\n\r\n")
+			}
+		}
+	}()
+	f := newForwarder(t, "http://"+l.Addr().String(), nil)
+	if a := f.Forward(t.Context(), newDelivery("a")); a.Verdict != inbox.Done {
+		t.Fatalf("got %s (%v), want done", a.Verdict, a.Err)
+	}
+	d := newDelivery("b")
+	if a := f.Forward(t.Context(), d); a.Verdict != inbox.NoAnswer || d.Requests != 1 {
+		t.Errorf("got %s (%v) and %d requests, want no_answer and 1", a.Verdict, a.Err, d.Requests)
+	}
+	if a := f.Forward(t.Context(), d); a.Verdict != inbox.Unreachable || d.Requests != 1 {
+		t.Errorf("afterwards: got %s (%v) and %d requests, want unreachable and 1", a.Verdict, a.Err, d.Requests)
+	}
+}
+
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	var conns atomic.Int64

@@ -121,7 +121,7 @@ func TestClientCertificatesAreReadAgain(t *testing.T) {
 	f := newForwarder(t, s.URL, func(o *Options) { o.TLS = files })
 	try := func(what string, want inbox.Verdict) {
 		t.Helper()
-		s.CloseClientConnections()
+		f.sender.close() // a new connection for each
 		d := newDelivery("m")
 		a := f.Forward(t.Context(), d)
 		if a.Verdict != want {
