@@ -27,6 +27,7 @@ type Consumer struct {
 	backoff  backoff
 	outage   outage
 	patience patience
+	noStream bool // the queue was asked about and is none; used by the pump alone
 
 	handlers sync.WaitGroup // across sessions
 	running  atomic.Int64
@@ -242,5 +243,3 @@ func (c *Consumer) nextTag() string {
 	}
 	return name + unique
 }
-
-func (c *Consumer) refuseStream(*session, *inbox.Delivery) bool { return false }

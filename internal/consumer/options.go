@@ -70,6 +70,8 @@ type Options struct {
 	// EmbeddedStore says that the records are in a file that only this process
 	// sees, so that a second consumer on the queue is worth a warning.
 	EmbeddedStore bool
+	// Retention is how long records are kept; only Examine looks at it.
+	Retention time.Duration
 }
 
 // Declare describes the queue to declare. It is durable and never deleted by

@@ -171,7 +171,7 @@ func (s *session) pump(deliveries <-chan amqp.Delivery) {
 		fill(&h.Delivery, &raw, s.c.opts.Queue, now)
 		s.book.add(h)
 		s.c.delivered(now)
-		if s.ctx.Err() != nil || s.c.refuseStream(s, &h.Delivery) {
+		if s.ctx.Err() != nil || s.refuseStream(&h.Delivery) {
 			s.settle(h, inbox.Result{Outcome: inbox.Returned})
 			continue
 		}
