@@ -115,7 +115,7 @@ const (
 	faultOtherBody
 )
 
-const claimFirst = "insert the key into the inbox table first, in the transaction of the change " +
+const claimFirst = "Insert the key into the inbox table first, in the transaction of the change " +
 	"(select inbox_claim(consumer, key, fingerprint)): true: make the change and commit; false: roll back and answer 200"
 
 func (f fault) remedy() string {
@@ -128,7 +128,7 @@ func (f fault) remedy() string {
 		return "answer 2xx only when the change is committed, also to a second copy that finds the key: with the key in the transaction of the change " +
 			"the database makes the second copy wait for the first. Where the view itself lags behind, say by how much with --lag"
 	case faultKeyIgnored:
-		return "use the header Idempotency-Key: " + claimFirst
+		return "let the header Idempotency-Key decide. " + claimFirst
 	case faultDuplicateAnswer:
 		return "answer 200 to a message whose key is there already (and, if you like, the header Inbox-Outcome: duplicate): any other answer makes inboxd send it again or park it"
 	case faultRace:

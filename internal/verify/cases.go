@@ -191,7 +191,7 @@ func (r *runner) crowd(ctx context.Context, c *Case) error {
 		if err != nil {
 			return err
 		}
-		sum += n
+		sum += max(n, 0)
 		if n != 1 {
 			c.fail(faultMixed, "of %d different messages at once number %d had %s effects instead of one", len(msgs), i+1, effectString(n))
 		}

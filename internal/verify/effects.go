@@ -27,6 +27,7 @@ type watch struct {
 	s      *scale
 	msgs   []message
 	before []reading
+	odd    string // the text that was neither, where effects counted other
 }
 
 var errTextView = errors.New("the view shows a text that is not about one message: put {{id}} or {{n}} into it, or let it show a number")
@@ -68,6 +69,7 @@ func (w *watch) effects(ctx context.Context) (float64, error) {
 		}
 		n := w.s.count(m, w.before[i], now)
 		if n == other {
+			w.odd = now.text
 			return other, nil
 		}
 		sum += n
@@ -103,7 +105,7 @@ func (w *watch) calibrate(ctx context.Context) error {
 
 // mark makes the texts of two messages comparable.
 func mark(m message, text string) string {
-	return strings.NewReplacer(m.id, "{{id}}", m.n, "{{n}}").Replace(text)
+	return strings.NewReplacer(m.id, "{{id}}", m.n, "{{n}}", m.fingerprint(), "{{fingerprint}}").Replace(text)
 }
 
 // settle waits until want effects are there, at most wait, and then a quiet

@@ -141,7 +141,7 @@ func (r *runner) judge(ctx context.Context, c *Case, w *watch, many, none fault,
 	}
 	switch {
 	case n == other:
-		c.fail(many, "%s, the view shows neither what it showed before nor what one message leaves", story)
+		c.fail(many, "%s, the view shows neither what it showed before nor what one message leaves, but %q", story, w.odd)
 	case n == 0:
 		c.fail(none, "%s, there was no effect at all, although the message was answered: it is lost", story)
 	case n != 1:
