@@ -1,6 +1,8 @@
 package sqlite
 
 import (
+	"context"
+	"database/sql"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -30,13 +32,20 @@ func place(t testing.TB, dir string) storetest.Place {
 			last = open(t, Options{Path: path, Retention: o.Retention, Consumers: []string{storetest.Consumer}})
 			return last
 		},
-		Age: func(t testing.TB, key inbox.Key, by time.Duration) {
+		Age: func(t testing.TB, by time.Duration, keys ...inbox.Key) {
 			t.Helper()
-			result, err := last.write.ExecContext(t.Context(), `update processed set recorded_at = recorded_at - ?3
-				where consumer = (select id from consumer where name = ?1) and message_id = ?2`,
-				key.Consumer, string(key.ID), by.Milliseconds())
-			if err := mustChange(result, err); err != nil {
-				t.Fatalf("making %v older: %v", key, err)
+			err := last.inWrite(t.Context(), store.OpDesk, func(ctx context.Context, tx *sql.Tx) error {
+				for _, key := range keys {
+					if err := mustChange(tx.ExecContext(ctx, `update processed set recorded_at = recorded_at - ?3
+						where consumer = (select id from consumer where name = ?1) and message_id = ?2`,
+						key.Consumer, string(key.ID), by.Milliseconds())); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatalf("making records older: %v", err)
 			}
 		},
 	}

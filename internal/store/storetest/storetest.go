@@ -17,8 +17,8 @@ type Place struct {
 	// Open opens a store on the place; it is closed when the test ends, and may
 	// be closed before. Options that are zero take their defaults.
 	Open func(t testing.TB, o Options) store.Store
-	// Age makes the record of key older by changing what is stored.
-	Age func(t testing.TB, key inbox.Key, by time.Duration)
+	// Age makes the records of keys older by changing what is stored.
+	Age func(t testing.TB, by time.Duration, keys ...inbox.Key)
 	// Replicas says that several stores can be open at once, and then lease
 	// keys against each other.
 	Replicas bool

@@ -1,0 +1,113 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/inboxd/inboxd/internal/inbox"
+	"github.com/inboxd/inboxd/internal/store"
+)
+
+// beatSQL renews this process's owner row by the server's clock. Without it all
+// that the process holds is free for others.
+const beatSQL = `insert into inboxd.owner as o (id, name, expires_at) values ($1, $2, clock_timestamp() + $3::interval)
+	on conflict (id) do update set expires_at = excluded.expires_at`
+
+func (s *Store) beat(ctx context.Context) error {
+	err := s.try(context.WithoutCancel(ctx), s.upkeep, s.opts.CallTime, func(ctx context.Context, conn *pgx.Conn) error {
+		return s.send(ctx, conn, func(b *statements) { b.Queue(beatSQL, s.owner, ownerName(), s.opts.LeaseTime) })
+	})
+	if err == nil {
+		s.markBeat()
+	}
+	return err
+}
+
+func (s *Store) markBeat() { s.beaten.Store(int64(time.Since(s.opened))) }
+func (s *Store) sinceBeat() time.Duration {
+	return time.Since(s.opened) - time.Duration(s.beaten.Load())
+}
+
+// releases are the keys whose lease is to be given up with the next claims. A
+// lease lives as long as its owner, so a release that failed must be repeated.
+// Only flushes touch it, one at a time.
+type releases struct{ keys map[inbox.Key]struct{} }
+
+func (r *releases) put(k inbox.Key) {
+	if r.keys == nil {
+		r.keys = make(map[inbox.Key]struct{})
+	}
+	r.keys[k] = struct{}{}
+}
+
+func (r *releases) add(items []*claim) {
+	for _, c := range items {
+		if c.release && c.key.ID != "" {
+			r.put(c.key)
+		}
+	}
+}
+
+func (r *releases) keep(consumer string, ids []string) {
+	if len(r.keys) == 0 {
+		return
+	}
+	for _, id := range ids {
+		delete(r.keys, inbox.Key{Consumer: consumer, ID: inbox.MessageID(id)})
+	}
+}
+
+// all returns the keys in order, at most a batch of them.
+func (r *releases) all() []inbox.Key {
+	if len(r.keys) == 0 {
+		return nil
+	}
+	keys := make([]inbox.Key, 0, min(len(r.keys), maxBatch))
+	for k := range r.keys {
+		if len(keys) == maxBatch {
+			break
+		}
+		keys = append(keys, k)
+	}
+	sortByKey(keys, func(k inbox.Key) inbox.Key { return k })
+	return keys
+}
+
+func (r *releases) done(keys []inbox.Key) {
+	for _, k := range keys {
+		delete(r.keys, k)
+	}
+}
+
+func (s *Store) queueReleases(b *statements, keys []inbox.Key) {
+	self := func(k inbox.Key) inbox.Key { return k }
+	for group := range byConsumer(keys, self) {
+		b.Queue(releaseSQL, group[0].Consumer, distinctIDs(group, self), s.owner)
+		s.ended.Add(int64(len(group)))
+	}
+}
+
+// flushReleases gives leases up while nobody claims.
+func (s *Store) flushReleases() error {
+	keys := s.toRelease.all()
+	if len(keys) == 0 {
+		return nil
+	}
+	err := s.call(context.Background(), store.OpRelease, s.lookups, func(ctx context.Context, conn *pgx.Conn) error {
+		return s.send(ctx, conn, func(b *statements) { s.queueReleases(b, keys) })
+	})
+	if err == nil {
+		s.toRelease.done(keys)
+	}
+	return err
+}
+
+// releaseLeftovers repeats releases that failed. It goes through the line of the
+// claims, which own the list.
+func (s *Store) releaseLeftovers() {
+	if !s.opts.NoLeases {
+		s.claims.Put(&claim{release: true})
+	}
+}
