@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/inboxd/inboxd/internal/inbox"
@@ -348,6 +349,33 @@ func TestPrivateBrokerFaults(t *testing.T) {
 		eventually(t, 5*time.Second, "another session consumes", func() bool { s := r.c.Status(); return s.Sessions > n && s.Consuming })
 		handled(t, 100, 100)
 	})
+	t.Run("alarm delays parking, never an ack", func(t *testing.T) {
+		queue := parkingQueue(t, rabbit.URL, classic)
+		p := newParking(t, rabbit.URL, queue, func(o *PublisherOptions) { o.Timeout = time.Second })
+		must(p.Park(t.Context(), parkedMessage()))
+		r.gate.Shut(inbox.HindrancePaused, "test")
+		eventually(t, 5*time.Second, "the consumer is gone", func() bool { return !r.c.Status().Connected })
+		publishTo(t, rabbit.URL, r.queue, 200, 100)
+		_, err := rabbit.Ctl("set_vm_memory_high_watermark", "0.00001")
+		must(err)
+		for range 3 { // the first one finds out
+			if err := p.Park(t.Context(), parkedMessage()); !errors.Is(err, errBlocked) {
+				t.Errorf("Park = %v, want %v", err, errBlocked)
+			}
+		}
+		r.gate.Open(inbox.HindrancePaused)
+		eventually(t, 10*time.Second, "every message was handled", func() bool { d, _ := r.calls(); return d == 300 })
+		eventually(t, 5*time.Second, "every message was acked", func() bool { return testutil.ToFloat64(r.c.metrics.settled[inbox.Ack]) >= 300 })
+		_, err = rabbit.Ctl("set_vm_memory_high_watermark", "0.6")
+		must(err)
+		eventually(t, 10*time.Second, "parking goes on", func() bool { return p.Park(t.Context(), parkedMessage()) == nil })
+		must(p.Close())
+		// The first, the one that was under way at the alarm, and those after it.
+		n, _, err := testenv.QueueState(rabbit.URL, queue)
+		if err != nil || n < 2 || n > 4 {
+			t.Errorf("parked = %d, %v, want 2 to 4: no copy for each vain attempt", n, err)
+		}
+	})
 	t.Run("frozen while consuming", func(t *testing.T) {
 		must(rabbit.Freeze())
 		begun := time.Now()
@@ -357,7 +385,7 @@ func TestPrivateBrokerFaults(t *testing.T) {
 		begun = time.Now()
 		r.consuming(15 * time.Second)
 		t.Logf("consuming %s after the thaw", time.Since(begun))
-		handled(t, 200, 100)
+		handled(t, 300, 100)
 	})
 	t.Run("killed and restarted", func(t *testing.T) {
 		must(rabbit.Kill())
@@ -366,7 +394,7 @@ func TestPrivateBrokerFaults(t *testing.T) {
 		begun := time.Now()
 		r.consuming(12 * time.Second)
 		t.Logf("consuming %s after the restart", time.Since(begun))
-		handled(t, 300, 100)
+		handled(t, 400, 100)
 	})
 	t.Run("one consumer, nothing left, never a 406", func(t *testing.T) {
 		eventually(t, 5*time.Second, "one consumer is registered", func() bool {
