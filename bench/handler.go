@@ -66,7 +66,7 @@ func runHandler(ctx context.Context, args []string, stdout io.Writer) error {
 		CloseOnShutdown:    true,
 	}
 	fmt.Fprintln(stdout, ln.Addr())
-	stopped := context.AfterFunc(ctx, func() { ln.Close() })
+	stopped := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stopped()
 	if err := srv.Serve(ln); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serving: %w", err)

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -53,7 +54,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	switch err := command(ctx, args, stdout); {
-	case err == errUsage:
+	case errors.Is(err, errUsage):
 		return 2
 	case err != nil:
 		fmt.Fprintf(stderr, "bench %s: %v\n", name, err)

@@ -69,7 +69,11 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 func (p *process) exited() error {
 	select {
 	case <-p.done:
-		return fmt.Errorf("%s ended by itself (%v): %s", p.name, p.err, lastLines(p.log, 5))
+		err := p.err
+		if err == nil {
+			err = errors.New("exit code 0")
+		}
+		return fmt.Errorf("%s ended by itself: %w: %s", p.name, err, lastLines(p.log, 5))
 	default:
 		return nil
 	}

@@ -48,7 +48,9 @@ type program struct {
 	name   string
 	store  string // of inboxd: sqlite or postgres
 	dedups bool   // a duplicate must not reach the handler
-	args   func(b *bench, s scenario, t task) (path string, args []string, err error)
+	// anonymous: its requests carry no message ID, so they can be counted only.
+	anonymous bool
+	args      func(b *bench, s scenario, t task) (path string, args []string, err error)
 }
 
 // task is what one process of a program works on.
@@ -92,22 +94,58 @@ func programsNamed(names string) ([]program, error) {
 	return chosen, nil
 }
 
+// externalProgram makes a program of NAME=COMMAND, for whatever is not built
+// here. In the command {amqp}, {queue}, {url}, {database}, {concurrency} and
+// {prefetch} are replaced; its words are separated by spaces, without a shell.
+// A name that ends in -dedup must not let a duplicate through, one that ends in
+// -anonymous need not send the message ID.
+func externalProgram(spec string) (program, error) {
+	name, command, ok := strings.Cut(spec, "=")
+	words := strings.Fields(command)
+	if !ok || name == "" || len(words) == 0 {
+		return program{}, fmt.Errorf("-external %q: want NAME=COMMAND", spec)
+	}
+	return program{
+		name: name, dedups: strings.HasSuffix(name, "-dedup"), anonymous: strings.HasSuffix(name, "-anonymous"),
+		args: func(b *bench, s scenario, t task) (string, []string, error) {
+			path, err := exec.LookPath(words[0])
+			if err != nil {
+				return "", nil, err
+			}
+			if path, err = filepath.Abs(path); err != nil {
+				return "", nil, err
+			}
+			fill := strings.NewReplacer("{amqp}", t.amqpURL, "{queue}", t.queues[0], "{url}", t.target, "{database}", b.databaseURL,
+				"{concurrency}", strconv.Itoa(s.Concurrency), "{prefetch}", strconv.Itoa(s.Prefetch))
+			var args []string
+			for _, w := range words[1:] {
+				args = append(args, fill.Replace(w))
+			}
+			return path, args, nil
+		},
+	}, nil
+}
+
 func loopArgs(extra ...string) func(*bench, scenario, task) (string, []string, error) {
 	return func(b *bench, s scenario, t task) (string, []string, error) {
 		if len(t.queues) != 1 {
 			return "", nil, errors.New("the bare loop takes one queue")
 		}
-		args := []string{"loop", "-amqp", t.amqpURL, "-queue", t.queues[0], "-url", t.target,
-			"-concurrency", strconv.Itoa(s.Concurrency), "-prefetch", strconv.Itoa(s.Prefetch)}
+		args := []string{
+			"loop", "-amqp", t.amqpURL, "-queue", t.queues[0], "-url", t.target,
+			"-concurrency", strconv.Itoa(s.Concurrency), "-prefetch", strconv.Itoa(s.Prefetch),
+		}
 		return b.self, append(args, extra...), nil
 	}
 }
 
 func watermillArgs(extra ...string) func(*bench, scenario, task) (string, []string, error) {
 	return func(b *bench, s scenario, t task) (string, []string, error) {
-		args := []string{"-amqp", t.amqpURL, "-queue", t.queues[0], "-url", t.target,
+		args := []string{
+			"-amqp", t.amqpURL, "-queue", t.queues[0], "-url", t.target,
 			"-quorum=" + strconv.FormatBool(s.Queue == "quorum"),
-			"-concurrency", strconv.Itoa(s.Concurrency), "-prefetch", strconv.Itoa(s.Prefetch)}
+			"-concurrency", strconv.Itoa(s.Concurrency), "-prefetch", strconv.Itoa(s.Prefetch),
+		}
 		return b.watermill, append(args, extra...), nil
 	}
 }

@@ -26,12 +26,11 @@ func spreadOf(values []float64) spread {
 
 // summary is one program's line.
 type summary struct {
-	program        string
-	runs, invalid  int
-	rate, ratio    spread
-	cpu            map[string]float64
-	peakRSS        float64
-	daemonCPURatio float64
+	program       string
+	runs, invalid int
+	rate, ratio   spread
+	cpu           map[string]float64
+	peakRSS       float64
 }
 
 // summarise makes one line for each program, in the order of appearance. The
@@ -93,6 +92,10 @@ func printComparison(out io.Writer, lines []summary) {
 		if l.ratio.median > 0 {
 			ratio = fmt.Sprintf("%.2f", l.ratio.median)
 			ratioSpread = fmt.Sprintf("%.2f–%.2f", l.ratio.least, l.ratio.most)
+		}
+		if l.runs == 0 {
+			rows = append(rows, []string{l.program, "–", "–", "–", "–", "–", "–", "–", "–", "–", runs})
+			continue
 		}
 		rows = append(rows, []string{
 			l.program, thousands(l.rate.median), thousands(l.rate.least) + "–" + thousands(l.rate.most), ratio, ratioSpread,

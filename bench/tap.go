@@ -34,10 +34,10 @@ func newTap(target string) (*tap, error) {
 }
 
 func (t *tap) close() {
-	t.listener.Close()
+	_ = t.listener.Close()
 	t.mu.Lock()
 	for _, c := range t.conns {
-		c.Close()
+		_ = c.Close()
 	}
 	t.mu.Unlock()
 	t.wg.Wait()
@@ -57,7 +57,7 @@ func (t *tap) accept() {
 		}
 		server, err := net.Dial("tcp", t.target)
 		if err != nil {
-			client.Close()
+			_ = client.Close()
 			continue
 		}
 		t.mu.Lock()

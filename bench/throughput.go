@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"strings"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -15,6 +17,12 @@ func runThroughput(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("throughput", flag.ContinueOnError)
 	session := addSessionFlags(fs)
 	names := fs.String("programs", allPrograms, "programs to compare")
+	var external []program
+	fs.Func("external", "another program, as `NAME=COMMAND`; see docs/benchmarks.md", func(spec string) error {
+		p, err := externalProgram(spec)
+		external = append(external, p)
+		return err
+	})
 	runs := fs.Int("runs", 5, "rounds; in each, every program runs once")
 	matrix := fs.Bool("matrix", false, "vary queue type, concurrency, handler, size and configuration, one at a time")
 	full := fs.Bool("full", false, "with -matrix: every combination (takes hours)")
@@ -35,6 +43,7 @@ func runThroughput(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	chosen = append(chosen, external...)
 	if *quick {
 		base.Messages, *runs = base.Messages*4/11, min(*runs, 3)
 	}
@@ -78,7 +87,7 @@ func (b *bench) compare(ctx context.Context, chosen []program, s scenario, runs 
 			r.Round = round
 			results = append(results, r)
 			if r.Invalid != "" {
-				fmt.Fprintf(out, "  %s INVALID (%s)", p.name, r.Invalid)
+				fmt.Fprintf(out, "  %s INVALID", p.name)
 				continue
 			}
 			fmt.Fprintf(out, "  %s %.0f/s", p.name, r.Rate)
@@ -144,15 +153,22 @@ func everyScenario(base scenario) []scenario {
 	return all
 }
 
+// invalidRuns is nil where there is none.
 func invalidRuns(all []result) error {
-	var bad []string
+	why := map[string]string{}
+	bad := 0
 	for _, r := range all {
 		if r.Invalid != "" {
-			bad = append(bad, fmt.Sprintf("%s: %s", r.Program, r.Invalid))
+			why[r.Program] = r.Invalid
+			bad++
 		}
 	}
-	if len(bad) > 0 {
-		return fmt.Errorf("%d of %d runs are invalid:\n  %s", len(bad), len(all), strings.Join(bad, "\n  "))
+	if bad == 0 {
+		return nil
 	}
-	return nil
+	text := fmt.Sprintf("%d of %d runs are invalid; the last of each program:", bad, len(all))
+	for _, name := range slices.Sorted(maps.Keys(why)) {
+		text += "\n  " + name + ": " + why[name]
+	}
+	return errors.New(text)
 }
