@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,7 +42,7 @@ func TestStatusTellsEveryConsumerAndWhy(t *testing.T) {
 	if len(s.Parked) != 1 || s.Parked[0].Count != 3 || s.Parked[0].Reason != "rejected" {
 		t.Errorf("parked: got %+v, want 3 rejected", s.Parked)
 	}
-	d.store.fail(errStore)
+	d.store.Fail(errStore)
 	s = decode[Status](t, d.want(t, 200, "GET", "/api/status", "").body)
 	if s.ParkedError == "" || len(s.Consumers) != 2 {
 		t.Errorf("with the store down: got %+v, want the consumers and parked_error", s)
@@ -84,8 +85,8 @@ func TestMisspelledFilterSelectsNothing(t *testing.T) {
 			}
 		}
 	}
-	if d.store.count() != 2 {
-		t.Errorf("got %d messages left, want 2", d.store.count())
+	if d.store.Count() != 2 {
+		t.Errorf("got %d messages left, want 2", d.store.Count())
 	}
 }
 
@@ -153,7 +154,7 @@ func TestProblemsAreProblemJSON(t *testing.T) {
 func TestStoreFailureIsUnavailable(t *testing.T) {
 	t.Parallel()
 	d := open(t)
-	d.store.fail(errStore)
+	d.store.Fail(errStore)
 	for _, r := range [][2]string{
 		{"GET", "/api/parked"}, {"GET", "/api/parked/1"}, {"POST", "/api/parked/1/replay"}, {"GET", "/api/parked/export"},
 		{"GET", "/api/records/billing/a"}, {"PUT", "/api/records/billing/a"}, {"GET", "/api/messages/billing/a"}, {"GET", "/api/audit"},
@@ -171,13 +172,13 @@ func TestReplayAndDiscardAreAuditedWithWhoAndWhy(t *testing.T) {
 	auth := []string{"Authorization", "Bearer secret", "X-Inboxd-Actor", "ann\u202e\n"}
 	auth[3] = "ann\u202e"
 	d.want(t, 202, "POST", "/api/parked/"+ids[0]+"/replay?reason=producer+fixed", "", auth...)
-	got := d.store.lastDeed(t)
+	got := d.lastDeed(t)
 	want := inbox.AuditEntry{At: got.At, Actor: "ann (ops, 127.0.0.1)", Action: "replay", Consumer: "billing", Target: ids[0] + " order-0", Reason: "producer fixed"}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	d.want(t, 200, "POST", "/api/parked/"+ids[1]+"/discard?why=test+data", "", auth...)
-	if got := d.store.lastDeed(t); got.Action != "discard" || got.Reason != "test data" {
+	if got := d.lastDeed(t); got.Action != "discard" || got.Reason != "test data" {
 		t.Errorf("got %+v, want a discard because of test data", got)
 	}
 	d.want(t, 404, "POST", "/api/parked/"+ids[1]+"/discard", "", auth...)
@@ -210,8 +211,8 @@ func TestExportAndImportKeepMessagesWhole(t *testing.T) {
 	if res.Imported != 5 || res.Failed != 0 || !res.Done {
 		t.Fatalf("got %+v, want 5 imported", res)
 	}
-	for id, want := range from.store.parked {
-		if got := to.store.parked[id]; !reflect.DeepEqual(got, want) {
+	for id, want := range from.store.Parked {
+		if got := to.store.Parked[id]; !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
@@ -226,8 +227,8 @@ func TestImportTellsWhichLinesAreBad(t *testing.T) {
 	if res.Imported != 1 || res.Failed != 2 || res.Errors[0].Line != 1 || res.Errors[1].Line != 3 {
 		t.Errorf("got %+v, want lines 1 and 3 refused", res)
 	}
-	if d.store.count() != 1 {
-		t.Errorf("got %d messages, want 1: it was there already", d.store.count())
+	if d.store.Count() != 1 {
+		t.Errorf("got %d messages, want 1: it was there already", d.store.Count())
 	}
 }
 
@@ -282,7 +283,7 @@ func TestImportOfIDs(t *testing.T) {
 	if res.Imported != 1 || res.Already != 1 || res.Failed != 1 {
 		t.Errorf("got %+v, want one new, one known, one refused", res)
 	}
-	d.store.fail(errStore)
+	d.store.Fail(errStore)
 	if a := d.send(t, "POST", "/api/records/billing/import", "x\ny\n"); a.status != 503 {
 		t.Errorf("with the store down: got %d, want 503", a.status)
 	}
@@ -319,7 +320,7 @@ func TestPauseAndResume(t *testing.T) {
 	if len(d.paused) != 0 {
 		t.Errorf("got %v, want none paused", d.paused)
 	}
-	if got := d.store.lastDeed(t); got.Action != "resume" {
+	if got := d.lastDeed(t); got.Action != "resume" {
 		t.Errorf("got %+v, want a resume", got)
 	}
 }
@@ -340,13 +341,14 @@ func TestDrainAnswersWhenDrainedOrAtTheLimit(t *testing.T) {
 
 func TestHealthEndpoints(t *testing.T) {
 	t.Parallel()
-	life, alive, consuming := LifeStarting, error(nil), true
+	life, alive := LifeStarting, error(nil)
+	var stopped atomic.Bool
 	d := open(t, func(o *Options) {
 		o.Life = func() Life { return life }
 		o.Alive = func() error { return alive }
 		o.Consumers = func() []ConsumerStatus {
 			cs := someConsumers()
-			if consuming {
+			if !stopped.Load() {
 				return cs[:1]
 			}
 			cs[0].Consuming = false
@@ -372,7 +374,7 @@ func TestHealthEndpoints(t *testing.T) {
 	check("/readyz", 200)
 	check("/consuming", 200)
 	check("/metrics", 200)
-	consuming = false
+	stopped.Store(true)
 	check("/readyz", 200)
 	check("/livez", 200)
 	check("/consuming", 503)

@@ -283,7 +283,7 @@ func TestThePageInABrowser(t *testing.T) {
 		t.Errorf("got %+v, %v, want the message replayed", m, err)
 	}
 
-	d.store.handler = func(*inbox.ParkedMessage) inbox.ParkedState { return "" }
+	d.store.Handler = func(*inbox.ParkedMessage) inbox.ParkedState { return "" }
 	b.fill("select[name=reason]", "rejected")
 	b.press("form.filter button")
 	b.press("a[href*='action=replay']")

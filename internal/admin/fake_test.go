@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,248 +10,29 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/inboxd/inboxd/internal/admin/admintest"
 	"github.com/inboxd/inboxd/internal/inbox"
 )
 
-// fakeStore is a Desk and a Parker in memory. It counts what it changes, so
-// that tests can assert that nothing changed.
-type fakeStore struct {
-	mu      sync.Mutex
-	next    int
-	parked  map[string]*inbox.ParkedMessage
-	records map[inbox.Key]inbox.Recorded
-	audit   []inbox.AuditEntry // oldest first
-	writes  int
-	err     error // what every call answers
-	// handler is asked about every replayed message at once: "" processes it.
-	handler func(*inbox.ParkedMessage) inbox.ParkedState
-}
-
-func newFakeStore() *fakeStore {
-	return &fakeStore{parked: map[string]*inbox.ParkedMessage{}, records: map[inbox.Key]inbox.Recorded{}}
-}
-
-func (s *fakeStore) Park(_ context.Context, m *inbox.ParkedMessage) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return s.err
-	}
-	s.writes++
-	for _, old := range s.parked {
-		if m.ID == "" && m.MessageID != "" && old.Consumer == m.Consumer && old.MessageID == m.MessageID && string(old.Body) == string(m.Body) {
-			m.ID = old.ID
-		}
-	}
-	if m.ID == "" {
-		s.next++
-		m.ID = fmt.Sprintf("%08d", s.next)
-	}
-	c := *m
-	s.parked[m.ID] = &c
-	return nil
-}
-
-func (s *fakeStore) ListParked(_ context.Context, f inbox.ParkedFilter, after string, limit int) ([]*inbox.ParkedMessage, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return nil, s.err
-	}
-	var out []*inbox.ParkedMessage
-	for _, m := range s.parked {
-		switch {
-		case m.ID <= after,
-			f.Consumer != "" && m.Consumer != f.Consumer,
-			f.MessageID != "" && m.MessageID != f.MessageID,
-			f.Reason != 0 && m.Reason != f.Reason,
-			f.State != "" && m.State != f.State,
-			!f.Before.IsZero() && !m.ParkedAt.Before(f.Before):
-			continue
-		}
-		c := *m
-		c.Body, c.Headers, c.Answer = nil, nil, nil
-		out = append(out, &c)
-	}
-	slices.SortFunc(out, func(a, b *inbox.ParkedMessage) int { return cmp.Compare(a.ID, b.ID) })
-	return out[:min(limit, len(out))], nil
-}
-
-func (s *fakeStore) CountParked(context.Context) ([]inbox.ParkedCount, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return nil, s.err
-	}
-	counts := map[inbox.ParkedCount]int64{}
-	for _, m := range s.parked {
-		counts[inbox.ParkedCount{Consumer: m.Consumer, State: m.State, Reason: m.Reason}]++
-	}
-	var out []inbox.ParkedCount
-	for c, n := range counts {
-		c.Count = n
-		out = append(out, c)
-	}
-	slices.SortFunc(out, func(a, b inbox.ParkedCount) int {
-		return cmp.Or(cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
-	})
-	return out, nil
-}
-
-func (s *fakeStore) GetParked(_ context.Context, id string) (*inbox.ParkedMessage, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return nil, s.err
-	}
-	m, ok := s.parked[id]
-	if !ok {
-		return nil, inbox.ErrNotFound
-	}
-	c := *m
-	return &c, nil
-}
-
-func (s *fakeStore) Replay(_ context.Context, id string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m, ok := s.parked[id]
-	switch {
-	case s.err != nil:
-		return s.err
-	case !ok:
-		return inbox.ErrNotFound
-	}
-	s.writes++
-	m.State, m.Due, m.Attempts = inbox.StateDeferred, time.Now(), 0
-	m.Replays++
-	if s.handler == nil {
-		return nil
-	}
-	state := s.handler(m)
-	if state == "" {
-		delete(s.parked, id)
-		return nil
-	}
-	m.State, m.LastAttempt, m.ParkedAt = state, time.Now(), time.Now()
-	return nil
-}
-
-func (s *fakeStore) Discard(_ context.Context, id string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return s.err
-	}
-	if _, ok := s.parked[id]; !ok {
-		return inbox.ErrNotFound
-	}
-	s.writes++
-	delete(s.parked, id)
-	return nil
-}
-
-func (s *fakeStore) Lookup(_ context.Context, k inbox.Key) (inbox.Recorded, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return inbox.Recorded{}, s.err
-	}
-	r, ok := s.records[k]
-	if !ok {
-		return r, inbox.ErrNotFound
-	}
-	return r, nil
-}
-
-func (s *fakeStore) Forget(_ context.Context, k inbox.Key) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return s.err
-	}
-	if _, ok := s.records[k]; !ok {
-		return inbox.ErrNotFound
-	}
-	s.writes++
-	delete(s.records, k)
-	return nil
-}
-
-func (s *fakeStore) MarkRecorded(_ context.Context, k inbox.Key, fp inbox.Fingerprint) (bool, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return false, s.err
-	}
-	if _, ok := s.records[k]; ok {
-		return false, nil
-	}
-	s.writes++
-	s.records[k] = inbox.Recorded{Key: k, Fingerprint: fp, RecordedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-	return true, nil
-}
-
-func (s *fakeStore) Audit(_ context.Context, e inbox.AuditEntry) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return s.err
-	}
-	s.writes++
-	s.audit = append(s.audit, e)
-	return nil
-}
-
-func (s *fakeStore) ListAudit(_ context.Context, limit int) ([]inbox.AuditEntry, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return nil, s.err
-	}
-	out := slices.Clone(s.audit)
-	slices.Reverse(out)
-	return out[:min(limit, len(out))], nil
-}
-
-func (s *fakeStore) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.parked)
-}
-
-func (s *fakeStore) changes() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.writes
-}
-
-func (s *fakeStore) fail(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.err = err
-}
-
-func (s *fakeStore) lastDeed(t *testing.T) inbox.AuditEntry {
+func (d *desk) lastDeed(t *testing.T) inbox.AuditEntry {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.audit) == 0 {
+	d.store.Mu.Lock()
+	defer d.store.Mu.Unlock()
+	if len(d.store.Deeds) == 0 {
 		t.Fatal("no deed in the audit table, want one")
 	}
-	return s.audit[len(s.audit)-1]
+	return d.store.Deeds[len(d.store.Deeds)-1]
 }
 
 // desk is an Admin over a fake store, with a server in front.
 type desk struct {
 	*Admin
-	store *fakeStore
+	store *admintest.Store
 	url   string
 	log   *strings.Builder
 
@@ -267,7 +47,7 @@ var someTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // second does not consume.
 func open(t *testing.T, change ...func(*Options)) *desk {
 	t.Helper()
-	d := &desk{store: newFakeStore(), paused: map[string]string{}}
+	d := &desk{store: admintest.NewStore(), paused: map[string]string{}}
 	d.log = &strings.Builder{}
 	o := Options{
 		Version: "1.2.3", Log: slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil)),

@@ -42,8 +42,8 @@ func TestForeignOriginsMayNotAct(t *testing.T) {
 			}
 		}
 	}
-	if d.store.count() != 20 || d.drains != 0 {
-		t.Errorf("got %d messages and %d drains, want 20 and none", d.store.count(), d.drains)
+	if d.store.Count() != 20 || d.drains != 0 {
+		t.Errorf("got %d messages and %d drains, want 20 and none", d.store.Count(), d.drains)
 	}
 	d.want(t, 200, "POST", "/api/parked/"+ids[0]+"/discard", "", "Origin", d.url)
 	d.want(t, 200, "POST", "/api/parked/"+ids[1]+"/discard", "", "Sec-Fetch-Site", "same-origin")
@@ -68,7 +68,7 @@ func TestTokenIsNeededForEveryRoute(t *testing.T) {
 			}
 		}
 	}
-	if n := d.store.changes(); n != 0 || d.drains != 0 {
+	if n := d.store.Changes(); n != 0 || d.drains != 0 {
 		t.Errorf("got %d changes and %d drains, want none", n, d.drains)
 	}
 	d.want(t, 200, "GET", "/api/status", "", "Authorization", "Bearer secret")
@@ -122,7 +122,7 @@ func TestGETsNeverMutate(t *testing.T) {
 	d := open(t)
 	id := d.park(t, 3)[0]
 	d.want(t, 202, "POST", "/api/parked/replay?reason=mismatch", "") // a run to look at
-	before := d.store.changes()
+	before := d.store.Changes()
 	walked := 0
 	for _, pattern := range d.routes {
 		_, path, _ := strings.Cut(pattern, " ")
@@ -142,12 +142,12 @@ func TestGETsNeverMutate(t *testing.T) {
 	waitFor(t, "the run to end", func() bool { return d.jobs.list()[0].State == JobDone })
 	// An export reads, but who took the messages away is worth an audit line;
 	// so is the end of the run.
-	for _, e := range d.store.audit[1:] {
+	for _, e := range d.store.Deeds[1:] {
 		if e.Action != actionExport && e.Action != "replay-by-filter-done" {
 			t.Errorf("got the deed %+v, want none", e)
 		}
 	}
-	if got, want := d.store.changes()-before, len(d.store.audit)-1; got > want || d.drains != 0 || len(d.paused) != 0 {
+	if got, want := d.store.Changes()-before, len(d.store.Deeds)-1; got > want || d.drains != 0 || len(d.paused) != 0 {
 		t.Errorf("got %d changes, %d drains, %v paused, want none but the %d audit lines", got, d.drains, d.paused, want)
 	}
 }
@@ -189,7 +189,7 @@ func TestLargeBodiesAreRefused(t *testing.T) {
 	if a := d.send(t, "POST", "/parked/"+id+"/discard", big, "Content-Type", "application/x-www-form-urlencoded"); a.status != 413 {
 		t.Errorf("got %d, want 413", a.status)
 	}
-	if d.store.count() != 1 {
+	if d.store.Count() != 1 {
 		t.Error("the message was discarded, want it kept")
 	}
 }

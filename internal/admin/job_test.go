@@ -24,7 +24,7 @@ func TestReplayByFilterCountsWhatBecameOfEach(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	n := 0
-	d.store.handler = func(*inbox.ParkedMessage) inbox.ParkedState {
+	d.store.Handler = func(*inbox.ParkedMessage) inbox.ParkedState {
 		n++
 		return []inbox.ParkedState{"", inbox.StateParked, "", inbox.StateDeferred, ""}[n%5]
 	}
@@ -42,7 +42,7 @@ func TestReplayByFilterCountsWhatBecameOfEach(t *testing.T) {
 	if m, err := d.store.GetParked(t.Context(), other.ID); err != nil || m.Replays != 0 {
 		t.Errorf("got %+v, %v, want the message outside the filter untouched", m, err)
 	}
-	if e := d.store.lastDeed(t); e.Action != "replay-by-filter-done" || !strings.Contains(e.Reason, "750 processed") {
+	if e := d.lastDeed(t); e.Action != "replay-by-filter-done" || !strings.Contains(e.Reason, "750 processed") {
 		t.Errorf("got %+v, want the end with its counts", e)
 	}
 }
@@ -51,7 +51,7 @@ func TestReplayDoesNotReplayWhatCameBack(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	replays := 0
-	d.store.handler = func(*inbox.ParkedMessage) inbox.ParkedState { replays++; return inbox.StateParked }
+	d.store.Handler = func(*inbox.ParkedMessage) inbox.ParkedState { replays++; return inbox.StateParked }
 	d.park(t, 30)
 	j := decode[Job](t, d.want(t, 202, "POST", "/api/parked/replay?all=true&rate=10000", "").body)
 	if got := d.waitJob(t, j.ID); got.CameBack != 30 || replays != 30 {
@@ -70,19 +70,19 @@ func got30(j Job) string { return strings.ReplaceAll(j.Before.Format(time.RFC333
 func TestReplayCanBeStoppedAndResumed(t *testing.T) {
 	t.Parallel()
 	d := open(t)
-	d.store.handler = func(*inbox.ParkedMessage) inbox.ParkedState { return "" }
+	d.store.Handler = func(*inbox.ParkedMessage) inbox.ParkedState { return "" }
 	d.park(t, 300)
 	j := decode[Job](t, d.want(t, 202, "POST", "/api/parked/replay?consumer=billing&rate=200", "").body)
 	waitFor(t, "the first replay", func() bool { return d.job(t, j.ID).Handled > 3 })
 	stopped := decode[Job](t, d.want(t, 200, "DELETE", "/api/jobs/"+j.ID, "").body)
-	left := d.store.count()
+	left := d.store.Count()
 	if stopped.State != JobStopped || left == 0 || left+stopped.Handled != 300 {
 		t.Fatalf("got %+v and %d left, want it stopped on its way", stopped, left)
 	}
 	d.want(t, 409, "DELETE", "/api/jobs/"+j.ID, "")
 	d.want(t, 202, "POST", "/api/jobs/"+j.ID+"/resume", "")
-	if got := d.waitJob(t, j.ID); got.Handled != 300 || got.Processed != 300 || d.store.count() != 0 {
-		t.Errorf("got %+v and %d left, want all 300 processed, each once", got, d.store.count())
+	if got := d.waitJob(t, j.ID); got.Handled != 300 || got.Processed != 300 || d.store.Count() != 0 {
+		t.Errorf("got %+v and %d left, want all 300 processed, each once", got, d.store.Count())
 	}
 	d.want(t, 409, "POST", "/api/jobs/"+j.ID+"/resume", "")
 }
@@ -90,7 +90,7 @@ func TestReplayCanBeStoppedAndResumed(t *testing.T) {
 func TestReplayKeepsItsRate(t *testing.T) {
 	t.Parallel()
 	d := open(t)
-	d.store.handler = func(*inbox.ParkedMessage) inbox.ParkedState { return "" }
+	d.store.Handler = func(*inbox.ParkedMessage) inbox.ParkedState { return "" }
 	d.park(t, 20)
 	begin := time.Now()
 	j := decode[Job](t, d.want(t, 202, "POST", "/api/parked/replay?consumer=billing&rate=100", "").body)
@@ -110,9 +110,9 @@ func TestReplayWaitsForAHandlerThatIsSlow(t *testing.T) {
 	if got := d.job(t, j.ID); got.Handled != jobWindow || got.State != JobRunning {
 		t.Errorf("got %+v, want it to wait at %d", got, jobWindow)
 	}
-	d.store.mu.Lock()
-	clear(d.store.parked)
-	d.store.mu.Unlock()
+	d.store.Mu.Lock()
+	clear(d.store.Parked)
+	d.store.Mu.Unlock()
 	if got := d.waitJob(t, j.ID); got.Processed != jobWindow {
 		t.Errorf("got %+v, want the window processed", got)
 	}
@@ -124,11 +124,11 @@ func TestDiscardByFilterAuditsEachMessage(t *testing.T) {
 	d.park(t, 12)
 	d.want(t, 400, "POST", "/api/parked/discard", "")
 	j := decode[Job](t, d.want(t, 202, "POST", "/api/parked/discard?consumer=billing&rate=10000&why=tests", "").body)
-	if got := d.waitJob(t, j.ID); got.Handled != 12 || d.store.count() != 0 {
-		t.Errorf("got %+v and %d left, want all discarded", got, d.store.count())
+	if got := d.waitJob(t, j.ID); got.Handled != 12 || d.store.Count() != 0 {
+		t.Errorf("got %+v and %d left, want all discarded", got, d.store.Count())
 	}
 	n := 0
-	for _, e := range d.store.audit {
+	for _, e := range d.store.Deeds {
 		if e.Action == "discard" && e.Reason == "tests" {
 			n++
 		}
@@ -141,18 +141,18 @@ func TestDiscardByFilterAuditsEachMessage(t *testing.T) {
 func TestFailedRunSaysWhyAndCanBeResumed(t *testing.T) {
 	t.Parallel()
 	d := open(t)
-	d.store.handler = func(*inbox.ParkedMessage) inbox.ParkedState { return "" }
+	d.store.Handler = func(*inbox.ParkedMessage) inbox.ParkedState { return "" }
 	d.park(t, 50)
 	j := decode[Job](t, d.want(t, 202, "POST", "/api/parked/replay?consumer=billing&rate=100", "").body)
 	waitFor(t, "the first replay", func() bool { return d.job(t, j.ID).Handled > 0 })
-	d.store.fail(errStore)
+	d.store.Fail(errStore)
 	if got := d.waitJob(t, j.ID); got.State != JobFailed || !strings.Contains(got.Error, "disk is full") {
 		t.Errorf("got %+v, want failed, and why", got)
 	}
-	d.store.fail(nil)
+	d.store.Fail(nil)
 	d.want(t, 202, "POST", "/api/jobs/"+j.ID+"/resume", "")
-	if got := d.waitJob(t, j.ID); got.State != JobDone || d.store.count() != 0 {
-		t.Errorf("got %+v and %d left, want done", got, d.store.count())
+	if got := d.waitJob(t, j.ID); got.State != JobDone || d.store.Count() != 0 {
+		t.Errorf("got %+v and %d left, want done", got, d.store.Count())
 	}
 }
 

@@ -28,7 +28,7 @@ func TestFormsNeedTheirToken(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	id := d.park(t, 1)[0]
-	before := d.store.changes()
+	before := d.store.Changes()
 	for _, pattern := range d.routes {
 		method, path, _ := strings.Cut(pattern, " ")
 		if method != "POST" || strings.HasPrefix(path, "/api/") || path == "/drain" || path == "/login" {
@@ -40,13 +40,13 @@ func TestFormsNeedTheirToken(t *testing.T) {
 			}
 		}
 	}
-	if d.store.changes() != before || len(d.paused) != 0 {
-		t.Errorf("got %d changes, want none", d.store.changes()-before)
+	if d.store.Changes() != before || len(d.paused) != 0 {
+		t.Errorf("got %d changes, want none", d.store.Changes()-before)
 	}
 	token := d.formToken(t, "/parked/"+id+"/discard")
 	a := d.want(t, 303, "POST", "/parked/"+id+"/discard", "why=test&csrf="+token, "Content-Type", formType, "Origin", d.url, "Sec-Fetch-Site", "same-origin")
-	if got := a.header.Get("Location"); got != "/parked?done=discarded" || d.store.count() != 0 {
-		t.Errorf("got %q and %d messages, want the list and none", got, d.store.count())
+	if got := a.header.Get("Location"); got != "/parked?done=discarded" || d.store.Count() != 0 {
+		t.Errorf("got %q and %d messages, want the list and none", got, d.store.Count())
 	}
 }
 
@@ -94,7 +94,7 @@ func TestPageNeedsALogin(t *testing.T) {
 		t.Errorf("got %d and %v, want the login", a.status, d.paused)
 	}
 	d.want(t, 303, "POST", "/consumers/billing/pause", "csrf="+token, "Content-Type", formType, "Cookie", cookie)
-	if got := d.store.lastDeed(t); got.Actor != "ann (page, ops, 127.0.0.1)" {
+	if got := d.lastDeed(t); got.Actor != "ann (page, ops, 127.0.0.1)" {
 		t.Errorf("got %+v, want ann", got)
 	}
 	// A token that leaves the file takes its sessions with it.

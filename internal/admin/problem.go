@@ -95,3 +95,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	_, _ = w.Write(append(b, '\n'))
 	return nil
 }
+
+// Is makes a Problem that came over the wire recognisable.
+func (p *Problem) Is(target error) bool {
+	return target == inbox.ErrNotFound && p.Type == ProblemNotFound
+}
