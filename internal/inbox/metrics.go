@@ -14,6 +14,7 @@ type Metrics struct {
 	unkeyed      prometheus.Counter
 	parkFailures prometheus.Counter
 	duplicateAge prometheus.Observer
+	requests     atomic.Uint64
 }
 
 // MetricVecs are the metrics of all consumers, registered once.
@@ -79,6 +80,9 @@ func (m *Metrics) Counts() map[Outcome]uint64 {
 	}
 	return n
 }
+
+// Requests returns the number of requests so far.
+func (m *Metrics) Requests() uint64 { return m.requests.Load() }
 
 func (m *Metrics) count(r Result) {
 	o := &m.outcomes[r.Outcome]

@@ -124,7 +124,7 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 			// starts a second request beside it.
 			p.Ledger.Release(claim)
 		}
-		if answer.Verdict == NotSent {
+		if answer.Verdict == NotSent || p.stopped() {
 			return p.giveBack(ctx, d, answer.Err)
 		}
 		if reason := p.Retry.account(d); reason != NoReason {
@@ -168,6 +168,9 @@ func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
 		case NotSent:
 			return p.giveBack(ctx, d, a.Err)
 		}
+		if p.stopped() {
+			return p.giveBack(ctx, d, d.Last.Err)
+		}
 		if reason := p.Retry.account(d); reason != NoReason {
 			return p.park(ctx, d, reason, d.Last.Err)
 		}
@@ -186,7 +189,9 @@ func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
 func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time) Answer {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
+	before := d.Requests
 	a := p.Forwarder.Forward(ctx, d)
+	p.Metrics.requests.Add(uint64(d.Requests - before))
 	if a.Verdict != NotSent {
 		d.Last = a
 	}

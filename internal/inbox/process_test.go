@@ -344,6 +344,22 @@ func TestTheEndOfTheGraceEndsARecord(t *testing.T) {
 	})
 }
 
+func TestARequestCutByTheEndOfTheGraceParksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cut := Answer{Verdict: NoAnswer, Err: errors.New("cut")}
+		m, f := newMemory(), &answers{list: []Answer{cut}}
+		p := newProcessor(m, f)
+		p.Retry.MaxAttempts = 1
+		stop := make(chan struct{})
+		p.Stop = stop
+		ctx, cancel := context.WithCancel(t.Context())
+		f.before = func() { cancel(); close(stop) }
+		if got := p.Process(ctx, delivery("a", "{}")); got.Outcome != Returned || len(m.stored()) != 0 {
+			t.Errorf("got %v with %d stored, want returned with none", got.Outcome, len(m.stored()))
+		}
+	})
+}
+
 func TestHoldEndsInDeferralAndAttemptsSurvive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		notNow := Answer{Verdict: NotNow, Status: 503, RetryAfter: time.Hour, Err: errors.New("503")}

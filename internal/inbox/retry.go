@@ -109,6 +109,17 @@ func (p *Processor) pause(d time.Duration) bool {
 	}
 }
 
+// stopped reports whether the process's grace has ended. A request that was cut
+// then is nobody's failure: it neither counts nor parks its message.
+func (p *Processor) stopped() bool {
+	select {
+	case <-p.Stop:
+		return true
+	default:
+		return false
+	}
+}
+
 func isNotFound(err error) bool { return errors.Is(err, ErrNotFound) }
 
 // firstOf is the earlier known time, or now where none is known.
