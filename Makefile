@@ -67,8 +67,8 @@ demo: ## the main job in one command, checked (KEEP=1 leaves it running to look 
 	KEEP=$(KEEP) go run ./demo $(ARGS)
 
 .PHONY: bench
-bench: ## throughput, latency and cost against loops without deduplication (ARGS='…')
-	go -C bench run . $(ARGS)
+bench: ## throughput, latency and cost against loops without deduplication (BENCH='latency', docs/benchmarks.md)
+	go -C bench run . $(BENCH)
 
 .PHONY: services
 services: bin/services ## a private RabbitMQ and PostgreSQL until interrupted, and their URLs

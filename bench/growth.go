@@ -131,7 +131,7 @@ func (g *growth) migrate(ctx context.Context, p program, storeURL string) error 
 
 // print shows one axis.
 func (g *growth) print(rows []growthRow) {
-	table := [][]string{{"", "messages/s", "min–max", "CPU ms/1000: daemon", "broker", "database", "peak RSS", "runs"}}
+	table := [][]string{{"program", "messages/s", "min–max", "CPU ms/1000: daemon", "broker", "database", "peak RSS", "runs"}}
 	for _, row := range rows {
 		g.all = append(g.all, row.results...)
 		s := summarise(row.results)[0]
@@ -159,13 +159,16 @@ func (g *growth) consumers(ctx context.Context, counts []int) error {
 }
 
 func (g *growth) replicas(ctx context.Context, counts []int) error {
-	fmt.Fprintln(g.out, "\nReplicas on one queue and one inbox, the same number of requests in flight together")
 	var shareable []program
 	for _, p := range g.chosen {
 		if p.store == "postgres" {
 			shareable = append(shareable, p)
 		}
 	}
+	if len(shareable) == 0 {
+		return nil
+	}
+	fmt.Fprintln(g.out, "\nReplicas on one queue and one inbox, the same number of requests in flight together")
 	return g.vary(ctx, shareable, "replicas", counts, func(s *scenario, n int) { s.Replicas = n })
 }
 
@@ -175,7 +178,7 @@ func (g *growth) vary(ctx context.Context, chosen []program, what string, counts
 		for _, n := range counts {
 			s := g.base
 			set(&s, n)
-			row := growthRow{label: fmt.Sprintf("%s, %d %s", p.name, n, what)}
+			row := growthRow{label: fmt.Sprintf("%s, %s: %d", p.name, what, n)}
 			for round := range g.runs {
 				r, err := g.drain(ctx, p, s, inboxStore{})
 				if err != nil {
