@@ -35,7 +35,7 @@ func (b *backoff) next(k kind) time.Duration {
 	switch k {
 	case kindRefused:
 		limit = min(limit, refusedCap)
-	case kindTopology:
+	case kindTopology, kindCancelled:
 		limit = min(limit, topologyCap)
 	}
 	ceiling := limit
@@ -61,22 +61,25 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// outage thins the log of a long outage: one line when it begins or changes its
-// kind, then one a minute.
+// outage thins the log of a long outage: a failure of one kind is logged when it
+// comes up and then once a minute, also where two nodes fail in turn, each in
+// its way.
 type outage struct {
-	kind kind
-	at   time.Time
-	n    int // failures since the last line
+	logged map[kind]time.Time
+	n      int // failures since the last line
 }
 
 // report says whether to log a failure of kind k now, and how many were not
 // logged since the last line.
 func (o *outage) report(k kind, now time.Time) (log bool, skipped int) {
-	if k == o.kind && now.Sub(o.at) < time.Minute {
+	if at, ok := o.logged[k]; ok && now.Sub(at) < time.Minute {
 		o.n++
 		return false, 0
 	}
-	skipped = o.n
-	*o = outage{kind: k, at: now}
+	if o.logged == nil {
+		o.logged = make(map[kind]time.Time)
+	}
+	o.logged[k] = now
+	skipped, o.n = o.n, 0
 	return true, skipped
 }

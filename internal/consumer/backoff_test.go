@@ -20,6 +20,7 @@ func TestPausesGrowWithFullJitterToTheCapOfTheirKind(t *testing.T) {
 		{kindBroker, 0, 10 * time.Second},
 		{kindRefused, 0, refusedCap},
 		{kindTopology, 0, topologyCap},
+		{kindCancelled, 0, topologyCap},
 		{kindAccess, accessPause, accessPause + 10*time.Second},
 		{kindSetup, accessPause, accessPause + 10*time.Second},
 	} {
@@ -60,7 +61,7 @@ func TestKindOfFailure(t *testing.T) {
 		{server(amqp.NotFound), kindTopology},
 		{server(amqp.ResourceLocked), kindTopology},
 		{server(amqp.PreconditionFailed), kindTopology},
-		{errCancelled, kindTopology},
+		{errCancelled, kindCancelled},
 		{server(amqp.InternalError), kindBroker},
 		{server(amqp.ConnectionForced), kindBroker},
 		{amqp.ErrClosed, kindNetwork},
@@ -91,8 +92,19 @@ func TestLongOutageIsLoggedOnceAMinute(t *testing.T) {
 	if lines != 10 {
 		t.Errorf("lines = %d, want 10", lines)
 	}
-	if log, skipped := o.report(kindAccess, now); !log || skipped != 59 {
-		t.Errorf("another kind: log = %t, skipped = %d, want true, 59", log, skipped)
+	for range 10 * 60 { // two nodes in turn
+		for _, k := range []kind{kindRefused, kindNoAnswer} {
+			if log, _ := o.report(k, now); log {
+				lines++
+			}
+		}
+		now = now.Add(time.Second)
+	}
+	if lines != 30 {
+		t.Errorf("two kinds in turn: lines = %d, want 20 more than 10", lines)
+	}
+	if log, skipped := o.report(kindAccess, now); !log || skipped != 118 {
+		t.Errorf("another kind: log = %t, skipped = %d, want true, 118", log, skipped)
 	}
 }
 

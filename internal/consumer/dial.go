@@ -37,10 +37,10 @@ type connection struct {
 func (d *dialer) dial(ctx context.Context) (*connection, error) {
 	urls, tlsConfig, err := d.broker.Credentials()
 	if err != nil {
-		return nil, fmt.Errorf("reading broker credentials: %w", err)
+		return nil, fmt.Errorf("%w: reading broker credentials: %w", errSetup, err)
 	}
 	if len(urls) == 0 {
-		return nil, errors.New("reading broker credentials: no URL")
+		return nil, fmt.Errorf("%w: no broker URL", errSetup)
 	}
 	d.count = len(urls)
 	i := d.next % len(urls)
@@ -59,9 +59,6 @@ func (d *dialer) dial(ctx context.Context) (*connection, error) {
 	d.next = i // it works: begin here next time
 	return c, nil
 }
-
-// wrapped reports whether every URL has been tried since the round began.
-func (d *dialer) wrapped() bool { return d.count <= 1 || d.next%d.count == 0 }
 
 func (d *dialer) open(ctx context.Context, uri amqp.URI, addr string, tlsConfig *tls.Config) (*connection, error) {
 	timeout := d.broker.RPCTimeout

@@ -28,13 +28,14 @@ func isStop(err error) bool {
 type kind string
 
 const (
-	kindNetwork  kind = "network"   // try again, with backoff
-	kindRefused  kind = "refused"   // nobody listens: cheap to try, so try often
-	kindNoAnswer kind = "no_answer" // a watchdog closed the socket
-	kindAccess   kind = "access"    // credentials, permissions, limits: slowly, or an account gets locked
-	kindTopology kind = "topology"  // the queue is missing, exclusive or different: a person must act, and soon sees the effect
-	kindSetup    kind = "setup"     // our own configuration
-	kindBroker   kind = "broker"    // the broker closed: restart, operator, internal error
+	kindNetwork   kind = "network"   // try again, with backoff
+	kindRefused   kind = "refused"   // nobody listens: cheap to try, so try often
+	kindNoAnswer  kind = "no_answer" // a watchdog closed the socket
+	kindAccess    kind = "access"    // credentials, permissions, limits: slowly, or an account gets locked
+	kindCancelled kind = "cancelled" // the broker ended the consumer: what for shows at the next try
+	kindTopology  kind = "topology"  // the queue is missing, exclusive or different: a person must act, and soon sees the effect
+	kindSetup     kind = "setup"     // our own configuration
+	kindBroker    kind = "broker"    // the broker closed: restart, operator, internal error
 )
 
 func kindOf(err error) kind {
@@ -48,7 +49,7 @@ func kindOf(err error) kind {
 		return kindRefused
 	}
 	if errors.Is(err, errCancelled) {
-		return kindTopology
+		return kindCancelled
 	}
 	var ae *amqp.Error
 	if errors.As(err, &ae) {

@@ -28,10 +28,15 @@ type fakeConn struct {
 }
 
 func startFakeBroker(t testing.TB) *fakeBroker {
+	return serveFake(t, func(l net.Listener) net.Listener { return l })
+}
+
+func serveFake(t testing.TB, wrap func(net.Listener) net.Listener) *fakeBroker {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	l = wrap(l)
 	f := &fakeBroker{addr: l.Addr().String(), consumed: make(chan *fakeConn, 100)}
 	t.Cleanup(func() { l.Close() })
 	go func() {
