@@ -74,7 +74,7 @@ func TestMisspelledFilterSelectsNothing(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	d.park(t, 2)
-	for _, q := range []string{"reason=rejectd", "state=park", "before=yesterday", "older=3", "limit=0", "limit=1001", "message_id=a%20b", "raw="} {
+	for _, q := range []string{"reason=rejectd", "state=park", "before=yesterday", "older=3", "older=-1h", "older=1.5d", "older=-2d", "limit=0", "limit=1001", "message_id=a%20b", "raw="} {
 		for _, path := range []string{"GET /api/parked", "POST /api/parked/discard", "POST /api/parked/replay"} {
 			method, p, _ := strings.Cut(path, " ")
 			if strings.HasPrefix(q, "limit") && method == "POST" || q == "raw=" && method == "GET" {
@@ -87,6 +87,22 @@ func TestMisspelledFilterSelectsNothing(t *testing.T) {
 	}
 	if d.store.Count() != 2 {
 		t.Errorf("got %d messages left, want 2", d.store.Count())
+	}
+}
+
+func TestAgeSelects(t *testing.T) {
+	t.Parallel()
+	d := open(t)
+	d.park(t, 2)
+	young := parkedMessage("young", "x")
+	young.ParkedAt = time.Now().Add(-25 * time.Hour)
+	if err := d.store.Park(t.Context(), young); err != nil {
+		t.Fatal(err)
+	}
+	for q, want := range map[string]int{"older=24h": 3, "older=1d": 3, "older=2d": 2, "older=48h": 2, "before=2026-03-01T12:00:02Z": 0, "before=2026-03-01T12:00:03Z": 2} {
+		if l := decode[ParkedList](t, d.want(t, 200, "GET", "/api/parked?"+q, "").body); len(l.Parked) != want {
+			t.Errorf("%s: got %d messages, want %d", q, len(l.Parked), want)
+		}
 	}
 }
 

@@ -29,7 +29,9 @@ type ConsumerConsuming struct {
 
 // HealthHandler is the metrics side: /metrics, /livez, /readyz and /consuming.
 // It only reads, needs no token, and tells nothing about single messages.
-func (a *Admin) HealthHandler() http.Handler {
+func (a *Admin) HealthHandler() http.Handler { return a.health }
+
+func (a *Admin) buildHealth() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Gatherer, promhttp.HandlerOpts{
 		ErrorLog: promLog{a.Log}, ErrorHandling: promhttp.ContinueOnError,

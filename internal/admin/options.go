@@ -71,6 +71,7 @@ type Admin struct {
 	refusal gate
 
 	handler http.Handler
+	health  http.Handler
 	routes  []string
 }
 
@@ -111,7 +112,7 @@ func New(o Options) (*Admin, error) {
 	_, _ = rand.Read(a.secret) // never fails: crypto/rand ends the program instead
 	a.samples = newSamples()
 	a.jobs = newJobs(o)
-	a.handler = a.buildHandler()
+	a.handler, a.health = a.buildHandler(), a.buildHealth()
 	return a, nil
 }
 

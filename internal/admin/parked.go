@@ -55,13 +55,22 @@ func parseBefore(q url.Values, now time.Time) (time.Time, error) {
 		return t.UTC(), nil
 	}
 	if s := q.Get("older"); s != "" {
-		d, err := time.ParseDuration(s)
+		d, err := parseAge(s)
 		if err != nil || d < 0 {
-			return time.Time{}, badRequest("older: %q is not a duration like 36h", s)
+			return time.Time{}, badRequest("older: %q is not a duration like 36h or 7d", s)
 		}
 		return now.Add(-d).UTC(), nil
 	}
 	return time.Time{}, nil
+}
+
+// parseAge is time.ParseDuration that knows days, alone.
+func parseAge(s string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err
+	}
+	return time.ParseDuration(s)
 }
 
 func parseLimit(q url.Values) (int, error) {

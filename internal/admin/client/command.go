@@ -82,7 +82,7 @@ func (c *command) withFilter() *Filter {
 	c.flags.StringVar(&f.Consumer, "consumer", "", "messages of the consumer `NAME`")
 	c.flags.StringVar(&f.Reason, "cause", "", "messages parked for a `REASON`: missing_id, mismatch, rejected, attempts, too_large, no_evidence, delivery_limit")
 	c.flags.StringVar(&f.State, "state", "", "messages in the `STATE` parked or deferred")
-	c.flags.StringVar(&f.Older, "older", "", "messages parked longer ago than a `DURATION` such as 36h")
+	c.flags.StringVar(&f.Older, "older", "", "messages parked longer ago than a `DURATION` such as 36h or 7d")
 	c.flags.StringVar(&f.Before, "before", "", "messages parked before a `TIME` such as 2006-01-02T15:04:05Z")
 	c.flags.StringVar(&f.MessageID, "id", "", "messages with this message `ID`, in canonical form")
 	c.flags.StringVar(&f.Raw, "raw-id", "", "messages with this message `ID`, as the producer wrote it")
