@@ -10,44 +10,28 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/inboxd/inboxd/internal/inbox"
 )
-
-// Level says how bad a Finding is.
-type Level string
-
-// The levels.
-const (
-	LevelOK   Level = "ok"
-	LevelWarn Level = "warn" // works, but see the detail
-	LevelFail Level = "fail" // will not work
-)
-
-// Finding is one result of an examination.
-type Finding struct {
-	Level   Level
-	Subject string // what was looked at
-	Detail  string // what was found; never a secret
-	Remedy  string // what to do about it; "" where there is nothing to do
-}
 
 // report collects findings.
-type report []Finding
+type report []inbox.Finding
 
 func (r *report) ok(subject, detail string, args ...any) {
-	*r = append(*r, Finding{Level: LevelOK, Subject: subject, Detail: fmt.Sprintf(detail, args...)})
+	*r = append(*r, inbox.Finding{Level: inbox.LevelOK, Subject: subject, Detail: fmt.Sprintf(detail, args...)})
 }
 
 func (r *report) warn(subject, remedy, detail string, args ...any) {
-	*r = append(*r, Finding{LevelWarn, subject, fmt.Sprintf(detail, args...), remedy})
+	*r = append(*r, inbox.Finding{Level: inbox.LevelWarn, Subject: subject, Detail: fmt.Sprintf(detail, args...), Remedy: remedy})
 }
 
 func (r *report) fail(subject, remedy, detail string, args ...any) {
-	*r = append(*r, Finding{LevelFail, subject, fmt.Sprintf(detail, args...), remedy})
+	*r = append(*r, inbox.Finding{Level: inbox.LevelFail, Subject: subject, Detail: fmt.Sprintf(detail, args...), Remedy: remedy})
 }
 
 // Examine connects once to every node of the broker and looks at the queue, as
 // far as AMQP tells. It consumes nothing, creates nothing and changes nothing.
-func Examine(ctx context.Context, o Options) []Finding {
+func Examine(ctx context.Context, o Options) []inbox.Finding {
 	o = o.withDefaults()
 	var r report
 	d := dialer{broker: o.Broker, name: "inboxd check " + o.Consumer}
@@ -207,7 +191,7 @@ func majorVersion(properties amqp.Table) int {
 
 // Examine connects and looks whether the parking exchange is there. Whether a
 // queue is bound to it shows only when a message is parked.
-func (p *Publisher) Examine(ctx context.Context) []Finding {
+func (p *Publisher) Examine(ctx context.Context) []inbox.Finding {
 	var r report
 	subject := fmt.Sprintf("parking exchange %q", p.opts.Exchange)
 	d := dialer{broker: p.opts.Broker, name: p.dialer.name}

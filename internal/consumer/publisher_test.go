@@ -214,12 +214,12 @@ func TestPublisherExamineFindsWhatIsMissing(t *testing.T) {
 	queue := parkingQueue(t, url, classic)
 	for _, tc := range []struct {
 		exchange, key string
-		want          Level
+		want          string
 	}{
-		{"", queue, LevelOK},
-		{"", "no-such-queue", LevelFail},
-		{"amq.topic", "k", LevelOK},
-		{"no-such-exchange", "k", LevelFail},
+		{"", queue, inbox.LevelOK},
+		{"", "no-such-queue", inbox.LevelFail},
+		{"amq.topic", "k", inbox.LevelOK},
+		{"no-such-exchange", "k", inbox.LevelFail},
 	} {
 		p := newParking(t, url, tc.key, func(o *PublisherOptions) { o.Exchange = tc.exchange })
 		if got := p.Examine(t.Context()); len(got) != 1 || got[0].Level != tc.want {
