@@ -75,6 +75,9 @@ func require(t testing.TB, name string) string {
 	return v
 }
 
+// Exec runs SQL on the server at url.
+func Exec(url, sql string) error { return execSQL(url, sql) }
+
 func execSQL(server, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 6*connectTimeout)
 	defer cancel()

@@ -129,3 +129,15 @@ func quickCheck(ctx context.Context, db *sql.DB) (damage string, err error) {
 	}
 	return strings.TrimSpace(damage), err
 }
+
+// Schema returns everything that Open creates in an empty file, for a person to
+// read.
+func Schema() string {
+	names, _ := fs.Glob(migrations, "migrations/*.sql") // sorted; the pattern is right
+	var all []byte
+	for _, name := range names {
+		text, _ := migrations.ReadFile(name) // embedded
+		all = append(all, text...)
+	}
+	return string(all)
+}

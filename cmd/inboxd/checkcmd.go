@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/inboxd/inboxd/internal/config"
+	"github.com/inboxd/inboxd/internal/consumer"
+	"github.com/inboxd/inboxd/internal/forward"
+	"github.com/inboxd/inboxd/internal/inbox"
+	"github.com/inboxd/inboxd/internal/store/shared"
+)
+
+func runCheck(ctx context.Context, env environment, args []string) int {
+	fs := env.flags("check", "-c FILE", `Parses and validates the configuration, then connects to the broker, the store
+and the handler and examines them. Nothing is consumed and nothing is sent to
+the handler but its health URL. Exit code: 0 all well, 1 something outside is
+wrong, 2 the configuration is wrong.`)
+	path := configFlag(fs)
+	offline := fs.Bool("offline", false, "only parse and validate; connect to nothing")
+	show := fs.Bool("print", false, "print the whole configuration with its defaults, secrets redacted")
+	asJSON := fs.Bool("json", false, "findings as JSON lines")
+	timeout := fs.Duration("timeout", 20*time.Second, "time limit for all connections together")
+	if code, done := env.parse(fs, args, 0); done {
+		return code
+	}
+	cfg, code := env.load(*path)
+	if code != exitOK {
+		return code
+	}
+	if *show {
+		_, _ = env.stdout.Write(cfg.Redacted())
+	}
+	r := report{w: env.stdout, json: *asJSON}
+	r.add("configuration", inbox.Finding{Level: inbox.LevelOK, Subject: *path, Detail: fmt.Sprintf("valid, %d consumers", len(cfg.Consumers))})
+	for _, w := range cfg.Warnings() {
+		r.add("configuration", inbox.Finding{Level: inbox.LevelWarn, Subject: *path, Detail: w.String()})
+	}
+	if !*offline {
+		ctx, cancel := context.WithTimeout(ctx, *timeout)
+		defer cancel()
+		examine(ctx, cfg, &r)
+	}
+	return r.close()
+}
+
+// examine looks at everything outside that the configuration names.
+func examine(ctx context.Context, cfg config.Config, r *report) {
+	quiet := slog.New(slog.DiscardHandler)
+	examineStore(ctx, cfg, r, quiet)
+	for _, cc := range cfg.Consumers {
+		r.add("consumer "+cc.Name, consumer.Examine(ctx, consumerOptions(cfg, cc))...)
+		if cc.Park.ToBroker {
+			p := consumer.NewPublisher(publisherOptions(cfg, cc), quiet)
+			r.add("consumer "+cc.Name, p.Examine(ctx)...)
+			_ = p.Close()
+		}
+		if !cc.Inbox.URL.IsZero() {
+			r.add("consumer "+cc.Name, shared.Examine(ctx, sharedOptions(cfg, cc))...)
+		}
+		o, err := forwardOptions(cc)
+		if err == nil {
+			r.add("consumer "+cc.Name, forward.Examine(ctx, o)...)
+			continue
+		}
+		r.add("consumer "+cc.Name, inbox.Finding{Level: inbox.LevelFail, Subject: "forward.status", Detail: err.Error()})
+	}
+}
+
+func examineStore(ctx context.Context, cfg config.Config, r *report, quiet *slog.Logger) {
+	if isEmbedded(cfg) {
+		// Opening would create the file and take the lock of a daemon that runs.
+		file := strings.TrimPrefix(cfg.Store.URL.Reveal(), sqliteScheme)
+		if done := examineFile(file, r); done {
+			return
+		}
+	}
+	st, err := openStore(ctx, cfg, quiet, prometheus.NewRegistry())
+	if err != nil {
+		r.add("store", inbox.Finding{Level: inbox.LevelFail, Subject: cfg.Store.URL.String(), Detail: err.Error(),
+			Remedy: "see the message; inboxd run waits for a store that is not there yet, and refuses one that is set up wrongly"})
+		return
+	}
+	defer st.Close()
+	r.add("store", st.Examine(ctx)...)
+}
+
+// examineFile reports on an inbox file that does not exist yet; done means that
+// there is no more to see.
+func examineFile(file string, r *report) (done bool) {
+	_, err := os.Stat(file)
+	if err == nil {
+		return false
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		r.add("store", inbox.Finding{Level: inbox.LevelFail, Subject: file, Detail: err.Error(), Remedy: "make the path readable for the user that runs inboxd"})
+		return true
+	}
+	dir := filepath.Dir(file)
+	probe, err := os.CreateTemp(dir, ".inboxd-check-*")
+	if err != nil {
+		r.add("store", inbox.Finding{Level: inbox.LevelFail, Subject: file, Detail: err.Error(),
+			Remedy: "create the directory " + dir + " on a volume that outlives the container, writable for the user that runs inboxd"})
+		return true
+	}
+	_ = probe.Close()
+	_ = os.Remove(probe.Name())
+	r.add("store", inbox.Finding{Level: inbox.LevelOK, Subject: file, Detail: "does not exist yet; the first run creates it"})
+	return true
+}
+
+// report prints findings as they come and remembers the worst.
+type report struct {
+	w             io.Writer
+	json          bool
+	ok, warn, bad int
+}
+
+func (r *report) add(part string, findings ...inbox.Finding) {
+	for _, f := range findings {
+		switch f.Level {
+		case inbox.LevelFail:
+			r.bad++
+		case inbox.LevelWarn:
+			r.warn++
+		default:
+			r.ok++
+		}
+		if r.json {
+			line, _ := json.Marshal(struct {
+				Part string `json:"part"`
+				inbox.Finding
+			}{part, f})
+			fmt.Fprintf(r.w, "%s\n", line)
+			continue
+		}
+		fmt.Fprintf(r.w, "%-4s  %s: %s: %s\n", f.Level, part, f.Subject, f.Detail)
+		if f.Remedy != "" {
+			fmt.Fprintf(r.w, "      remedy: %s\n", f.Remedy)
+		}
+	}
+}
+
+// close prints the sum and returns the exit code.
+func (r *report) close() int {
+	if !r.json {
+		fmt.Fprintf(r.w, "%d ok, %d warnings, %d failures\n", r.ok, r.warn, r.bad)
+	}
+	if r.bad > 0 {
+		return exitFailed
+	}
+	return exitOK
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+)
+
+// memoryShare of the cgroup's limit is given to the Go runtime; the rest is for
+// what it does not count (stacks of C libraries it has none of, page tables,
+// the kernel's socket buffers).
+const memoryShare = 0.9
+
+// limitMemory sets the soft memory limit from the container's, so that the
+// collector works harder before the kernel kills. An explicit GOMEMLIMIT
+// stands. It returns the limit it set, or 0.
+func limitMemory() int64 {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return 0
+	}
+	limit := cgroupLimit("/")
+	if limit == 0 {
+		return 0
+	}
+	limit = int64(float64(limit) * memoryShare)
+	debug.SetMemoryLimit(limit)
+	return limit
+}
+
+// cgroupLimit returns the memory limit of this process's cgroup in bytes, 0
+// where there is none. root stands for / in tests. Inside a container the
+// cgroup of the process is usually mounted as the root of the hierarchy.
+func cgroupLimit(root string) int64 {
+	own, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	var files []string
+	for line := range strings.Lines(string(own)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) == 3 && parts[0] == "0" && parts[1] == "" {
+			// A limit holds for everything below it, so each level counts.
+			for dir := parts[2]; dir != "/" && dir != "."; dir = filepath.Dir(dir) {
+				files = append(files, filepath.Join("sys/fs/cgroup", dir, "memory.max"))
+			}
+		}
+		if len(parts) == 3 && parts[1] == "memory" {
+			files = append(files, filepath.Join("sys/fs/cgroup/memory", parts[2], "memory.limit_in_bytes"))
+		}
+	}
+	files = append(files, "sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+	lowest := int64(math.MaxInt64)
+	for _, f := range files {
+		raw, err := os.ReadFile(filepath.Join(root, f))
+		if err != nil {
+			continue
+		}
+		// "max" is no number. Version 1 writes a number near 2^63 for none.
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64); err == nil && n > 0 && n < 1<<60 {
+			lowest = min(lowest, n)
+		}
+	}
+	if lowest == math.MaxInt64 {
+		return 0
+	}
+	return lowest
+}

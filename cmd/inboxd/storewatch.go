@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/inboxd/inboxd/internal/inbox"
+	"github.com/inboxd/inboxd/internal/store"
+)
+
+// storeWatch keeps the gates shut while the store does not work, so that the
+// consumers are cancelled and their deliveries go back to replicas whose store
+// may.
+type storeWatch struct {
+	store.Store
+
+	mu  sync.Mutex
+	err error
+}
+
+const (
+	watchEvery = time.Second
+	// watchPatience is how long the store may fail before consuming stops:
+	// deliveries in hand wait for it that long without any harm.
+	watchPatience = 5 * time.Second
+	watchTimeout  = 3 * time.Second
+)
+
+func (w *storeWatch) state() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// watch asks the store every second until ctx ends.
+func (w *storeWatch) watch(ctx context.Context, log *slog.Logger, gates []*inbox.Gate) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	var since time.Time // of the failure; zero while it works
+	shut := false
+	for {
+		hctx, cancel := context.WithTimeout(ctx, watchTimeout)
+		err := w.Healthy(hctx)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		w.mu.Lock()
+		w.err = err
+		w.mu.Unlock()
+		switch {
+		case err == nil && shut:
+			log.Info("the store works again", "outage", time.Since(since).Round(time.Second))
+			for _, g := range gates {
+				g.Open(inbox.HindranceStore)
+			}
+			shut = false
+			since = time.Time{}
+		case err == nil:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+			log.Warn("the store does not work; nothing is forwarded", "err", err)
+		case !shut && time.Since(since) >= watchPatience:
+			log.Error("the store still does not work; consuming stops until it does", "err", err)
+			for _, g := range gates {
+				g.Shut(inbox.HindranceStore, err.Error())
+			}
+			shut = true
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
