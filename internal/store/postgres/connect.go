@@ -14,7 +14,8 @@ import (
 )
 
 // settingsSQL makes a session, or with $1 true only a transaction, fit for us
-// whatever the server's defaults are. A commit is durable here; a stricter
+// whatever the server's defaults are (behind a pooler a session's settings belong
+// to somebody else by the next statement). A commit is durable here; a stricter
 // setting is left alone. Plans are index probes whatever the statistics say: on
 // a table that grew since its last analyze the planner would scan it.
 const settingsSQL = `select
@@ -27,8 +28,6 @@ const settingsSQL = `select
 	set_config('enable_seqscan', 'off', $1),
 	set_config('jit', 'off', $1)`
 
-// beginSQL is for poolers only: there a session's settings belong to somebody
-// else by the next statement.
 const beginSQL = "begin isolation level read committed read write"
 
 func (s *Store) settings(local bool) []any {
@@ -190,22 +189,40 @@ func (s *Store) callFor(ctx context.Context, limit time.Duration, op store.Opera
 	}
 }
 
-// statements are sent in one round trip and are one transaction.
+// statements collects what is sent in one round trip: transactions, one after
+// the other, each statement with a snapshot of its own.
 type statements struct {
 	pgx.Batch
+	settings []any // where each transaction must bring its own
 }
 
-// send runs the batch as one transaction and one round trip, each statement with
-// a snapshot of its own.
+// transaction queues what do queues as one transaction.
+func (b *statements) transaction(do func()) {
+	b.Queue(beginSQL)
+	if b.settings != nil {
+		b.Queue(settingsSQL, b.settings...)
+	}
+	do()
+	b.Queue("commit")
+}
+
+// send runs what queue queues in one round trip. What it queues outside of
+// transaction, at the end, is one transaction as well: the server ends an
+// implicit one with the round trip, which saves a begin and a commit.
 func (s *Store) send(ctx context.Context, conn *pgx.Conn, queue func(*statements)) error {
 	var b statements
 	if s.pooled {
-		b.Queue(beginSQL)
-		b.Queue(settingsSQL, s.settings(true)...)
+		b.settings = s.settings(true)
 	}
 	queue(&b)
-	if s.pooled {
-		b.Queue("commit")
-	}
 	return conn.SendBatch(ctx, &b.Batch).Close()
+}
+
+// last queues what do queues as the only or last transaction of a round trip.
+func (b *statements) last(do func()) {
+	if b.settings != nil {
+		b.transaction(do)
+		return
+	}
+	do()
 }

@@ -100,10 +100,10 @@ func (s *Store) examineSchema(ctx context.Context) ([]inbox.Finding, error) {
 	var missing []string
 	var oldest *time.Time
 	err = s.try(ctx, s.desk, s.opts.CallTime, func(ctx context.Context, conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, `select array(select t from unnest(array['processed', 'lease', 'owner', 'parked', 'audit', 'paused']) as t
-				where not has_table_privilege('inboxd.' || t, 'select, insert, update, delete')),
+		return conn.QueryRow(ctx, `select array(select t from unnest(array['processed', 'lease', 'owner', 'parked', 'audit', 'paused']) as t
+				where not (has_table_privilege('inboxd.' || t, 'select') and has_table_privilege('inboxd.' || t, 'insert')
+					and has_table_privilege('inboxd.' || t, 'update') and has_table_privilege('inboxd.' || t, 'delete'))),
 			(select min(processed_at) from inboxd.processed)`).Scan(&missing, &oldest)
-		return err
 	})
 	if err != nil {
 		return nil, err

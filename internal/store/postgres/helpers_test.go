@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/inboxd/inboxd/internal/testenv"
 )
 
 // largeTable is the number of rows that INBOXD_TEST_LARGE_TABLE asks for.
@@ -22,7 +24,7 @@ func admin(t testing.TB, url, sql string, args ...any) {
 	conn, err := pgx.Connect(context.Background(), url)
 	must(t, err)
 	defer conn.Close(context.Background())
-	tag, err := conn.Exec(context.Background(), sql, args...)
+	tag, err := conn.Exec(context.Background(), sql, append([]any{pgx.QueryExecModeExec}, args...)...)
 	must(t, err)
 	if tag.Update() && tag.RowsAffected() == 0 {
 		t.Fatalf("nothing changed by %s %v", sql, args)
@@ -43,4 +45,11 @@ func explain(t testing.TB, s *Store, sql string, args ...any) string {
 	})
 	must(t, err)
 	return strings.Join(plan, "\n")
+}
+
+func serverLog(t testing.TB, p *testenv.Postgres) string {
+	t.Helper()
+	b, err := os.ReadFile(p.Log)
+	must(t, err)
+	return string(b)
 }

@@ -17,7 +17,9 @@ const beatSQL = `insert into inboxd.owner as o (id, name, expires_at) values ($1
 
 func (s *Store) beat(ctx context.Context) error {
 	err := s.try(context.WithoutCancel(ctx), s.upkeep, s.opts.CallTime, func(ctx context.Context, conn *pgx.Conn) error {
-		return s.send(ctx, conn, func(b *statements) { b.Queue(beatSQL, s.owner, ownerName(), s.opts.LeaseTime) })
+		return s.send(ctx, conn, func(b *statements) {
+			b.last(func() { b.Queue(beatSQL, s.owner, ownerName(), s.opts.LeaseTime) })
+		})
 	})
 	if err == nil {
 		s.markBeat()
@@ -81,12 +83,19 @@ func (r *releases) done(keys []inbox.Key) {
 	}
 }
 
+// queueReleases makes a transaction of its own: one that gave up some keys and
+// then waited for others would deadlock with the claims of another replica.
 func (s *Store) queueReleases(b *statements, keys []inbox.Key) {
-	self := func(k inbox.Key) inbox.Key { return k }
-	for group := range byConsumer(keys, self) {
-		b.Queue(releaseSQL, group[0].Consumer, distinctIDs(group, self), s.owner)
-		s.ended.Add(int64(len(group)))
+	if len(keys) == 0 {
+		return
 	}
+	self := func(k inbox.Key) inbox.Key { return k }
+	b.transaction(func() {
+		for group := range byConsumer(keys, self) {
+			b.Queue(releaseSQL, group[0].Consumer, distinctIDs(group, self), s.owner)
+		}
+	})
+	s.ended.Add(int64(len(keys)))
 }
 
 // flushReleases gives leases up while nobody claims.
@@ -98,7 +107,7 @@ func (s *Store) flushReleases() error {
 	err := s.call(context.Background(), store.OpRelease, s.lookups, func(ctx context.Context, conn *pgx.Conn) error {
 		return s.send(ctx, conn, func(b *statements) { s.queueReleases(b, keys) })
 	})
-	if err == nil {
+	if err == nil || ofTheData(err) {
 		s.toRelease.done(keys)
 	}
 	return err

@@ -164,15 +164,16 @@ func (s *Store) claimGroup(claims []*claim) error {
 		return err
 	}
 	for _, c := range claims {
-		// An error may have left a lease behind. So has what is recorded.
-		if err != nil || c.answer.Status == inbox.ClaimRecorded || c.answer.Status == inbox.ClaimMismatch {
+		// An error may have left a lease behind, unless the server refused the key
+		// itself. So has what is recorded.
+		if err != nil && !ofTheData(err) || c.answer.Status == inbox.ClaimRecorded || c.answer.Status == inbox.ClaimMismatch {
 			s.toRelease.put(c.key)
 		}
 	}
 	return err
 }
 
-// lookUp sends one transaction: what is to be released, the leases, the look-up.
+// lookUp sends in one round trip what is to be released, the leases, the look-up.
 // It fills in the answers and returns the IDs that others hold. With inherit it
 // first takes over what dead owners hold.
 func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, consumer string, ids []string, claims []*claim, inherit bool) (held []string, err error) {
@@ -181,20 +182,23 @@ func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, consumer string, ids
 	}
 	dropped := s.toRelease.all()
 	beat := !s.opts.NoLeases && s.sinceBeat() > s.opts.LeaseTime/2
+	answers := func(rows pgx.Rows) error { return readAnswers(rows, ids, claims, &held) }
 	err = s.send(ctx, conn, func(b *statements) {
 		if s.opts.NoLeases {
-			b.Queue(lookUpOnlySQL, consumer, ids).Query(func(rows pgx.Rows) error { return readAnswers(rows, ids, claims, &held) })
+			b.last(func() { b.Queue(lookUpOnlySQL, consumer, ids).Query(answers) })
 			return
 		}
-		if beat {
-			b.Queue(beatSQL, s.owner, ownerName(), s.opts.LeaseTime)
-		}
 		s.queueReleases(b, dropped)
-		if inherit {
-			b.Queue(inheritSQL, consumer, ids, s.owner)
-		}
-		b.Queue(leaseSQL, consumer, ids, s.owner)
-		b.Queue(lookUpSQL, consumer, ids, s.owner).Query(func(rows pgx.Rows) error { return readAnswers(rows, ids, claims, &held) })
+		b.last(func() {
+			if beat {
+				b.Queue(beatSQL, s.owner, ownerName(), s.opts.LeaseTime)
+			}
+			if inherit {
+				b.Queue(inheritSQL, consumer, ids, s.owner)
+			}
+			b.Queue(leaseSQL, consumer, ids, s.owner)
+			b.Queue(lookUpSQL, consumer, ids, s.owner).Query(answers)
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -274,11 +278,13 @@ func (s *Store) recordGroup(records []*record) error {
 	consumer := records[0].key.Consumer
 	return s.call(context.Background(), store.OpRecord, s.inserts, func(ctx context.Context, conn *pgx.Conn) error {
 		return s.send(ctx, conn, func(b *statements) {
-			b.Queue(recordSQL, consumer, ids, fps)
-			if !s.opts.NoLeases {
-				b.Queue(releaseSQL, consumer, ids, s.owner)
-				s.ended.Add(int64(len(ids)))
-			}
+			b.last(func() {
+				b.Queue(recordSQL, consumer, ids, fps)
+				if !s.opts.NoLeases {
+					b.Queue(releaseSQL, consumer, ids, s.owner)
+					s.ended.Add(int64(len(ids)))
+				}
+			})
 		})
 	})
 }

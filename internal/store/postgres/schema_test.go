@@ -1,0 +1,75 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/inboxd/inboxd/internal/inbox"
+	"github.com/inboxd/inboxd/internal/store"
+	"github.com/inboxd/inboxd/internal/testenv"
+)
+
+func script(t testing.TB, url, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), url)
+	must(t, err)
+	defer conn.Close(context.Background())
+	_, err = conn.PgConn().Exec(context.Background(), sql).ReadAll()
+	must(t, err)
+}
+
+// A database owner may create the schema, and give inboxd no more than it needs.
+func TestSchemaAppliedByHandServesAnUnprivilegedUser(t *testing.T) {
+	t.Parallel()
+	owner := testenv.DatabaseURL(t)
+	role := testenv.UniqueName("inboxd_role")
+	script(t, owner, "create role "+role+" login password 'private'")
+	t.Cleanup(func() { script(t, owner, "drop owned by "+role+"; drop role "+role) })
+	u, err := url.Parse(owner)
+	must(t, err)
+	u.User = url.UserPassword(role, "private")
+
+	_, err = Open(t.Context(), Options{URL: u.String()}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if !errors.Is(err, store.ErrSetup) || !strings.Contains(err.Error(), "inboxd schema ledger") {
+		t.Errorf("without privileges: got %v, want %v with the remedy", err, store.ErrSetup)
+	}
+	if got := Check(t.Context(), Options{URL: owner}); got[len(got)-1].Level != inbox.LevelWarn {
+		t.Errorf("Check of an empty database: got %+v, want a warning", got)
+	}
+	script(t, owner, Schema())
+	script(t, owner, "grant usage on schema inboxd to "+role+"; grant select on all tables in schema inboxd to "+role)
+	if got := Check(t.Context(), Options{URL: u.String()}); got[len(got)-1].Level != inbox.LevelFail {
+		t.Errorf("Check without privileges: got %+v, want a failure", got)
+	}
+	script(t, owner, "grant insert, update, delete on all tables in schema inboxd to "+role)
+	s := open(t, Options{URL: u.String()})
+	must(t, s.Record(t.Context(), inbox.Claim{Key: key("a")}))
+	wantStatus(t, s, key("a"), inbox.ClaimRecorded)
+	for _, f := range s.Examine(t.Context()) {
+		if f.Level == inbox.LevelFail {
+			t.Errorf("Examine: got %+v", f)
+		}
+	}
+}
+
+func TestNewerSchemaIsRefusedUnlessItSaysOtherwise(t *testing.T) {
+	t.Parallel()
+	url := testenv.DatabaseURL(t)
+	id := open(t, Options{URL: url}).ID()
+	admin(t, url, "insert into inboxd.migration (version, name) values (99, 'future')")
+	if got := open(t, Options{URL: url}).ID(); got != id || id == "" {
+		t.Errorf("identity: got %q, then %q, want the same", id, got)
+	}
+	admin(t, url, "update inboxd.meta set value = '99' where key = 'min_version'")
+	_, err := Open(t.Context(), Options{URL: url}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if !errors.Is(err, store.ErrSetup) || !strings.Contains(err.Error(), "newer inboxd") {
+		t.Errorf("got %v, want %v", err, store.ErrSetup)
+	}
+}
