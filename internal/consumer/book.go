@@ -28,6 +28,7 @@ type book struct {
 	acks        []*held // settled with Ack, the broker not told yet
 	returns     []*held // settled otherwise, the broker not told yet
 	oldest      time.Time
+	holding     bool // returns wait: they would come straight back
 	closing     bool // no more deliveries; flush at once
 	expired     bool // handlers still running are not waited for any more
 	dead        bool // the session is lost: nothing can be told any more
@@ -119,11 +120,19 @@ func (b *book) inHand() int {
 	return b.open
 }
 
+// hold keeps what is returned until finish: as long as the consumer is
+// registered, the broker would hand it straight back, and count that.
+func (b *book) hold() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holding = true
+}
+
 // finish says that no more deliveries come. The settler ends when the last one
 // is settled, or at once where expired is set.
 func (b *book) finish(expired bool) {
 	b.mu.Lock()
-	b.closing = true
+	b.closing, b.holding = true, false
 	b.expired = b.expired || expired
 	b.mu.Unlock()
 	b.poke()
@@ -160,7 +169,9 @@ func (b *book) take(now time.Time) (out batch, wait time.Duration, done bool) {
 	if b.dead {
 		return out, 0, true
 	}
-	out.returns, b.returns = b.returns, nil
+	if !b.holding {
+		out.returns, b.returns = b.returns, nil
+	}
 	done = b.closing && (b.open == 0 || b.expired)
 	if len(b.acks) == 0 {
 		return out, 0, done

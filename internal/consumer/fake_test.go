@@ -94,6 +94,7 @@ func (f *fakeBroker) serve(c *fakeConn) {
 			c.method(channel, 60, 21, shortstr(c.tag))
 			f.consumed <- c
 		case [2]uint16{60, 30}:
+			c.note("cancel", nil)
 			c.method(channel, 60, 31, shortstr(c.tag))
 		case [2]uint16{60, 80}:
 			c.note("ack", args)
@@ -108,6 +109,10 @@ func (f *fakeBroker) serve(c *fakeConn) {
 func (c *fakeConn) note(verb string, args []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if args == nil {
+		c.settled = append(c.settled, verb)
+		return
+	}
 	tag := binary.BigEndian.Uint64(args)
 	s := verb + " " + string('0'+rune(tag%10))
 	if verb == "ack" && args[8]&1 != 0 {

@@ -234,6 +234,28 @@ func TestHandlerThatOutlastsTheGraceIsLeftBehind(t *testing.T) {
 	}
 }
 
+func TestNothingIsReturnedWhileTheConsumerIsRegistered(t *testing.T) {
+	t.Parallel()
+	f := startFakeBroker(t)
+	r := startRig(t, rigOptions{url: f.url(), handler: func(ctx context.Context, d *inbox.Delivery) inbox.Result {
+		<-ctx.Done()
+		return inbox.Result{Outcome: inbox.Returned, Err: ctx.Err()}
+	}})
+	c := <-f.consumed
+	for range 5 {
+		if err := c.deliver(contentHeader(nil, "m", 1), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, 5*time.Second, "the handlers run", func() bool { return r.c.Status().Running == 5 })
+	r.end()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.settled) != 6 || c.settled[0] != "cancel" || !strings.HasPrefix(c.settled[1], "nack") {
+		t.Errorf("the broker heard %v, want cancel and then five nacks: they would come straight back", c.settled)
+	}
+}
+
 func TestServerCancelEndsTheSessionWithoutAnAck(t *testing.T) {
 	t.Parallel()
 	f := startFakeBroker(t)

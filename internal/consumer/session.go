@@ -47,7 +47,8 @@ func (c *Consumer) session(ctx context.Context) error {
 	}
 	c.connected(conn.addr)
 	s := &session{c: c, conn: conn, book: newBook(c.opts.Prefetch), lost: make(chan struct{})}
-	s.ctx, s.stop = context.WithCancel(ctx)
+	// The end of ctx reaches the handlers through drain, which must come first.
+	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer s.stop()
 
 	deliveries, err := s.begin(ctx)
@@ -232,6 +233,7 @@ func (s *session) serve(ctx context.Context) string {
 // started go back, the others are waited for and settled.
 func (s *session) drain(pumped, settled <-chan struct{}) {
 	s.draining.Store(true)
+	s.book.hold()
 	s.stop()
 	s.c.stopped(nil)
 	err := s.call("cancelling the consumer", func() error { return s.ch.Cancel(s.tag, false) })
