@@ -213,11 +213,15 @@ func (b *bench) build(ctx context.Context, inboxd string) error {
 }
 
 func moduleDir(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}").Output()
 	if err != nil {
-		return "", fmt.Errorf("finding the module (run this in the directory bench): %w", err)
+		return "", fmt.Errorf("finding the module: %w", err)
 	}
-	return strings.TrimSpace(string(out)), nil
+	path, dir, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	if !strings.HasSuffix(path, "/bench") {
+		return "", errors.New("run this in the directory bench")
+	}
+	return dir, nil
 }
 
 func goBuild(ctx context.Context, dir, out, pkg string) error {
