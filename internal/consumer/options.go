@@ -22,7 +22,8 @@ type Broker struct {
 	// Credentials returns the URLs of the broker's nodes, to be tried in turn,
 	// and the TLS configuration for amqps ones (nil: the system's roots). It is
 	// called before every dial, so that a rotated password or certificate is
-	// picked up by the next one. Its error must not contain secrets.
+	// picked up by the next one. Its error must not contain secrets. The query
+	// parameters heartbeat and connection_timeout of a URL have no effect.
 	Credentials func() (urls []string, tls *tls.Config, err error)
 	// Heartbeat is offered to the broker; default 10 s.
 	Heartbeat time.Duration

@@ -272,8 +272,10 @@ func (l *line) awaitUnblocked(ctx context.Context) error {
 	}
 }
 
+// hangUp closes the connection, with a word to the broker where it is likely to
+// listen.
 func (l *line) hangUp() {
-	if !l.conn.IsClosed() && !l.isBlocked() {
+	if !l.stale && !l.conn.IsClosed() && !l.isBlocked() {
 		_ = l.call("closing the connection", l.conn.Close)
 	}
 	l.conn.link.sever()
