@@ -27,6 +27,11 @@ type Processor struct {
 	Log       *slog.Logger
 	Metrics   *Metrics
 
+	// Window bounds, by its capacity, the requests whose 2xx is not durable yet:
+	// those in flight and those answered but not recorded. A crash repeats at
+	// most so many requests. Required; its capacity is the concurrency.
+	Window chan struct{}
+
 	// Stop ends the grace of the process: bookkeeping after a 2xx is given up.
 	// Nil means never.
 	Stop <-chan struct{}
@@ -107,6 +112,7 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 			// so yet. A crash here costs one more request, never a message.
 			Failpoint("after-2xx")
 			err := p.record(ctx, claim, until)
+			<-p.Window
 			Failpoint("after-record")
 			if err == nil {
 				return Result{Outcome: Processed}
@@ -163,6 +169,7 @@ func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
 	for tries := 0; ; tries++ {
 		switch a := p.forward(ctx, d, until); a.Verdict {
 		case Done:
+			<-p.Window
 			p.Metrics.unkeyed.Inc()
 			return Result{Outcome: Processed}
 		case NotSent:
@@ -185,13 +192,22 @@ func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
 }
 
 // forward sends one request. The wait before it ends with the hold of the
-// delivery, the request itself does not.
+// delivery, the request itself does not. After a 2xx the place in the window is
+// still taken: the caller gives it back once it has recorded.
 func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time) Answer {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
+	select {
+	case p.Window <- struct{}{}:
+	case <-ctx.Done():
+		return Answer{Verdict: NotSent, Err: context.Cause(ctx)}
+	}
 	before := d.Requests
 	a := p.Forwarder.Forward(ctx, d)
 	p.Metrics.requests.Add(uint64(d.Requests - before))
+	if a.Verdict != Done {
+		<-p.Window
+	}
 	if a.Verdict != NotSent {
 		d.Last = a
 	}

@@ -153,6 +153,7 @@ func newProcessor(m *memory, f Forwarder) *Processor {
 		Shelf:     m,
 		Parker:    m,
 		Forwarder: f,
+		Window:    make(chan struct{}, 16),
 		Log:       slog.New(slog.DiscardHandler),
 		Metrics:   NewMetrics(prometheus.NewRegistry()).For("billing"),
 	}
@@ -309,6 +310,40 @@ func TestNothingIsForwardedWhileTheStoreFails(t *testing.T) {
 		}
 	})
 }
+
+// TestACrashCanRepeatOnlyAWindowOfRequests: where records do not get through, no
+// more requests are sent than the window holds.
+func TestACrashCanRepeatOnlyAWindowOfRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		f := &answers{list: []Answer{ok200}}
+		p := newProcessor(m, f)
+		p.Window = make(chan struct{}, 4)
+		p.Ledger = recordFails{m}
+		ctx, cancel := context.WithCancel(t.Context())
+		stop := make(chan struct{})
+		p.Stop = stop
+		done := make(chan Outcome)
+		for i := range 50 {
+			go func() { done <- p.Process(ctx, delivery(string(rune('A'+i)), "{}")).Outcome }()
+		}
+		time.Sleep(time.Minute)
+		if got := f.requests(); got != 4 {
+			t.Errorf("got %d requests with none recorded, want the window of 4", got)
+		}
+		cancel()
+		close(stop)
+		for range 50 {
+			if o := <-done; o != Returned {
+				t.Errorf("got %v, want returned", o)
+			}
+		}
+	})
+}
+
+type recordFails struct{ *memory }
+
+func (recordFails) Record(context.Context, Claim) error { return errors.New("no space left") }
 
 func TestAFailedRecordIsRepeatedAndTheRequestIsNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
