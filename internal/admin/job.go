@@ -13,6 +13,10 @@ import (
 
 const (
 	jobPage = 500
+	// jobWriters is the most verbs at once; fewer at low rates, one for every
+	// jobWriterRate messages a second.
+	jobWriters    = 8
+	jobWriterRate = 20
 	// jobWindow is how many replayed messages may wait for their turn: a replay
 	// goes no faster than the handler takes, and can be stopped.
 	jobWindow = 1000
@@ -137,24 +141,25 @@ func (j *job) count(ctx context.Context) error {
 }
 
 // walk handles the selected messages in the order of their IDs, at the job's
-// rate. The cursor moves on after each: nothing is handled twice by one job.
+// rate. The cursor moves on after them: nothing is handled twice by one job.
 func (j *job) walk(ctx context.Context) error {
-	pace := newPace(j.snapshot().Rate)
+	perSecond := j.snapshot().Rate
+	atOnce := min(max(perSecond/jobWriterRate, 1), jobWriters)
+	pace := newPace(perSecond)
 	defer pace.stop()
 	nextLook := time.Now().Add(j.jobs.tick)
 	for {
-		j.mu.Lock()
-		after := j.cursor
-		j.mu.Unlock()
-		ms, err := j.jobs.desk.ListParked(ctx, j.filter, after, jobPage)
+		ms, err := j.jobs.desk.ListParked(ctx, j.filter, j.at(), jobPage)
 		if err != nil {
 			return fmt.Errorf("listing messages: %w", err)
 		}
-		for _, m := range ms {
-			if err := pace.wait(ctx); err != nil {
-				return err
+		for few := range slices.Chunk(ms, atOnce) {
+			for range few {
+				if err := pace.wait(ctx); err != nil {
+					return err
+				}
 			}
-			if err := j.handle(ctx, m); err != nil {
+			if err := j.handle(ctx, few); err != nil {
 				return err
 			}
 			full := j.waiting() >= jobWindow
@@ -177,30 +182,60 @@ func (j *job) walk(ctx context.Context) error {
 	}
 }
 
+func (j *job) at() (cursor string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.cursor
+}
+
 func (j *job) waiting() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.pending)
 }
 
-func (j *job) handle(ctx context.Context, m *inbox.ParkedMessage) error {
+// handle carries the verb out on a few messages at once, so that a store that
+// collects concurrent writes can. Those that succeed count; the cursor stops
+// before the first that does not.
+func (j *job) handle(ctx context.Context, few []*inbox.ParkedMessage) error {
 	// A verb that has begun is not cut short: its effect must be known.
 	whole := context.WithoutCancel(ctx)
-	var err error
+	do := j.jobs.desk.Replay
 	if j.Action == actionDiscard {
-		err = j.jobs.desk.Discard(whole, m.ID)
-	} else {
-		err = j.jobs.desk.Replay(whole, m.ID)
+		do = j.jobs.desk.Discard
 	}
-	if err != nil && !errors.Is(err, inbox.ErrNotFound) {
-		return fmt.Errorf("%s of %s: %w", j.Action, m.ID, err)
+	errs := make([]error, len(few))
+	var wg sync.WaitGroup
+	for i, m := range few {
+		wg.Go(func() { errs[i] = do(whole, m.ID) })
 	}
+	wg.Wait()
+
+	var failed error
+	prev := j.at()
+	for i, m := range few {
+		err := errs[i]
+		if err != nil && !errors.Is(err, inbox.ErrNotFound) {
+			if failed == nil {
+				failed = fmt.Errorf("%s of %s: %w", j.Action, m.ID, err)
+			}
+			continue
+		}
+		j.handled(ctx, m, prev, err == nil, failed == nil)
+		prev = m.ID
+	}
+	return failed
+}
+
+// handled accounts for one message: there tells whether it was there still.
+func (j *job) handled(ctx context.Context, m *inbox.ParkedMessage, prev string, there, moveOn bool) {
 	j.mu.Lock()
-	prev := j.cursor
-	j.cursor = m.ID
+	if moveOn {
+		j.cursor = m.ID
+	}
 	j.Handled++
 	switch {
-	case err != nil:
+	case !there:
 		j.Gone++
 	case j.Action == actionReplay:
 		j.pending = append(j.pending, sent{m.ID, prev, m.LastAttempt})
@@ -208,14 +243,13 @@ func (j *job) handle(ctx context.Context, m *inbox.ParkedMessage) error {
 	actor, why := j.Actor, j.Why
 	j.mu.Unlock()
 	switch {
-	case err != nil:
+	case !there:
 	case j.Action == actionReplay:
 		j.jobs.replayed(m.Consumer)
 	default:
 		// What is gone for good is in the audit table one by one.
 		trace(ctx, j.jobs.desk, j.jobs.log, actor, deed{action: actionDiscard, consumer: m.Consumer, target: targetOf(m), why: why})
 	}
-	return nil
 }
 
 // follow looks until at most n replayed messages wait for their turn, or, where

@@ -1,14 +1,12 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/inboxd/inboxd/internal/inbox"
@@ -163,10 +161,6 @@ func (a *Admin) forget(r *http.Request, key inbox.Key, why string) error {
 	return nil
 }
 
-// importWriters is how many records are written at once: a store that collects
-// concurrent writes makes one of them.
-const importWriters = 32
-
 // importRecords records a list of IDs, one a line, as the producer writes them,
 // or in canonical form with canonical=true.
 func (a *Admin) importRecords(w http.ResponseWriter, r *http.Request) error {
@@ -174,91 +168,12 @@ func (a *Admin) importRecords(w http.ResponseWriter, r *http.Request) error {
 	if !a.hasConsumer(consumer) {
 		return noSuchConsumer(consumer)
 	}
-	imp := recordImport{desk: a.Desk, consumer: consumer, canonical: r.URL.Query().Get("canonical") == "true"}
-	imp.res.Errors = []LineError{}
-	err := imp.run(w, r)
-	if imp.res.Imported+imp.res.Already > 0 {
-		a.done(r, deed{action: actionImportIDs, consumer: consumer, target: countOf(imp.res.Imported, "ID"),
-			why: whyOf(r, false), facts: []any{"already", imp.res.Already, "failed", imp.res.Failed}})
+	parse := func(b []byte) (inbox.MessageID, error) { return inbox.Canonical(b), nil }
+	if r.URL.Query().Get("canonical") == "true" {
+		parse = func(b []byte) (inbox.MessageID, error) { return messageIDOf(strings.TrimSpace(string(b)), nil) }
 	}
-	if err != nil {
-		return err
-	}
-	imp.res.Done = true
-	return writeJSON(w, http.StatusOK, imp.res)
-}
-
-// recordImport is one import of IDs.
-type recordImport struct {
-	desk      inbox.Desk
-	consumer  string
-	canonical bool
-
-	mu    sync.Mutex
-	res   Imported
-	store error // the first error of the store: the import ends
-}
-
-func (i *recordImport) run(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	ids := make(chan inbox.MessageID)
-	var writers sync.WaitGroup
-	for range importWriters {
-		writers.Go(func() {
-			for id := range ids {
-				if err := i.write(ctx, id); err != nil {
-					cancel()
-				}
-			}
-		})
-	}
-	err := eachLine(w, r, func(line int, b []byte) error {
-		id, err := i.parse(b)
-		if err != nil {
-			i.mu.Lock()
-			i.res.Lines++
-			i.res.fail(line, err)
-			i.mu.Unlock()
-			return nil
-		}
-		select {
-		case ids <- id:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	res, err := importLines(w, r, parse, func(ctx context.Context, id inbox.MessageID) (bool, error) {
+		return a.Desk.MarkRecorded(ctx, inbox.Key{Consumer: consumer, ID: id}, inbox.Fingerprint{})
 	})
-	close(ids)
-	writers.Wait()
-	if i.store != nil {
-		return i.store
-	}
-	return err
-}
-
-func (i *recordImport) parse(b []byte) (inbox.MessageID, error) {
-	if i.canonical {
-		return messageIDOf(strings.TrimSpace(string(b)), nil)
-	}
-	return inbox.Canonical(bytes.Clone(b)), nil
-}
-
-func (i *recordImport) write(ctx context.Context, id inbox.MessageID) error {
-	fresh, err := i.desk.MarkRecorded(ctx, inbox.Key{Consumer: i.consumer, ID: id}, inbox.Fingerprint{})
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	switch {
-	case err != nil:
-		if i.store == nil && !errors.Is(err, context.Canceled) {
-			i.store = err
-		}
-		return err
-	case fresh:
-		i.res.Imported++
-	default:
-		i.res.Already++
-	}
-	i.res.Lines++
-	return nil
+	return a.answerImport(w, r, res, err, deed{action: actionImportIDs, consumer: consumer, target: countOf(res.Imported, "ID")})
 }
