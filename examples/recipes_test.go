@@ -53,8 +53,10 @@ var recipes = map[string]recipe{
 	"node":   {"node/app.js", "test -d node/node_modules/pg && node --version", "exec node node/app.js"},
 	"php":    {"php/app.php", "php -m | grep -q pdo_pgsql", "PHP_CLI_SERVER_WORKERS=8 exec php -S 127.0.0.1:$PORT php/app.php"},
 	"ruby":   {"ruby/app.rb", "ruby -e 'require \"pg\"; require \"webrick\"'", "exec ruby ruby/app.rb"},
-	"java": {"java/App.java", "test -e /usr/share/java/postgresql.jar && java --list-modules | grep -q jdk.compiler",
-		"exec java -cp /usr/share/java/postgresql.jar java/App.java"},
+	"java": {
+		"java/App.java", "test -e /usr/share/java/postgresql.jar && java --list-modules | grep -q jdk.compiler",
+		"exec java -cp /usr/share/java/postgresql.jar java/App.java",
+	},
 	"go":   {"go/main.go", "test -x $GO_RECIPE", "exec $GO_RECIPE"},
 	"perl": {"perl/app.psgi", "perl -MDBD::Pg -MStarman -e 1", "exec starman --listen 127.0.0.1:$PORT --workers 8 perl/app.psgi"},
 }
@@ -133,11 +135,13 @@ func (s *running) kill(t *testing.T) {
 	_ = syscall.Kill(group, syscall.SIGKILL)
 }
 
+var client = &http.Client{Timeout: 30 * time.Second}
+
 func (s *running) awaitHealth(t *testing.T) {
 	t.Helper()
 	deadline := time.Now().Add(60 * time.Second)
 	for {
-		resp, err := http.Get(s.url + "/healthz")
+		resp, err := client.Get(s.url + "/healthz")
 		if err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
@@ -202,7 +206,7 @@ func (s *running) post(t *testing.T, header map[string]string, body string) stri
 	for name, value := range header {
 		req.Header.Set(name, value)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

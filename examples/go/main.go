@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
@@ -65,10 +65,11 @@ func message(db *pgxpool.Pool) http.HandlerFunc {
 
 func main() {
 	db, err := pgxpool.New(context.Background(), os.Getenv("DATABASE_URL"))
-	if err != nil {
-		log.Fatal(err)
+	if err == nil {
+		http.Handle("POST /messages", message(db))
+		http.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+		err = http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), nil)
 	}
-	http.Handle("POST /messages", message(db))
-	http.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
-	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), nil))
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
 }

@@ -91,10 +91,7 @@ func (c *Case) adopt(o *Case) {
 	}
 }
 
-func (c *Case) skip(why string) *Case {
-	c.Result, c.Why = Skip, why
-	return c
-}
+func (c *Case) skip(why string) { c.Result, c.Why = Skip, why }
 
 // fault is what may be wrong with a handler; it names the remedy.
 type fault uint8

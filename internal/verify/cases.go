@@ -146,7 +146,7 @@ func (r *runner) atOnce(ctx context.Context, c *Case) error {
 			}
 		}
 		story := fmt.Sprintf("after %d copies of a message were sent at once", r.copies)
-		if err := r.finish(ctx, c, w, m, 2, faultRace, faultHalf, story); err != nil || c.Result == Fail {
+		if err := r.finish(ctx, c, w, m, faultRace, faultHalf, story); err != nil || c.Result == Fail {
 			return err
 		}
 	}
@@ -276,7 +276,7 @@ func (r *runner) abandoned(ctx context.Context, c *Case, after time.Duration, be
 	if err := between(); err != nil {
 		return err
 	}
-	return r.finish(ctx, c, w, m, 2, faultRace, faultHalf, story)
+	return r.finish(ctx, c, w, m, faultRace, faultHalf, story)
 }
 
 // twoKeys sends two messages that must not be taken for one.

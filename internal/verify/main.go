@@ -38,7 +38,7 @@ type options struct {
 	sql, query, http, pointer, command                string
 	tokenFile, caFile, key                            string
 	headers                                           headerFlags
-	timeout, restartWait                              time.Duration
+	timeout                                           time.Duration
 	settings
 	service service
 	json    bool

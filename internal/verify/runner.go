@@ -88,10 +88,10 @@ func (r *runner) persist(ctx context.Context, c *Case, m message, attempt int) (
 	}
 }
 
-// finish sends m until it is done, checks that the effect is there when the 2xx
+// finish sends m, which was sent before, until it is done, checks that the effect is there when the 2xx
 // is, and that it is one in the end.
-func (r *runner) finish(ctx context.Context, c *Case, w *watch, m message, attempt int, many, none fault, story string) error {
-	a, err := r.persist(ctx, c, m, attempt)
+func (r *runner) finish(ctx context.Context, c *Case, w *watch, m message, many, none fault, story string) error {
+	a, err := r.persist(ctx, c, m, 2)
 	if err != nil {
 		return err
 	}

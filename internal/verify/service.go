@@ -25,7 +25,7 @@ type service struct {
 var errOnePID = errors.New("a fixed --pid can be killed once; use --pid-file or --restart-cmd for more")
 
 // kill ends the process at once, without a chance to clean up.
-func (s *service) kill(ctx context.Context) error {
+func (s *service) kill() error {
 	pid := s.pid
 	if s.pidFile != "" {
 		b, err := os.ReadFile(s.pidFile)
@@ -78,7 +78,7 @@ func (s *service) runCommand(ctx context.Context) error {
 	}
 	// The service may inherit what the command has: were that a pipe, Run would
 	// wait for the end of the service.
-	return exec.CommandContext(ctx, "sh", "-c", s.command).Run()
+	return exec.CommandContext(ctx, "sh", "-c", s.command).Run() //nolint:gosec // the user's own command line
 }
 
 // given reports whether there is a way to kill or restart at all.
@@ -123,14 +123,14 @@ func (r *runner) finished(ctx context.Context, c *Case) (*watch, error) {
 }
 
 func (r *runner) bounce(ctx context.Context) error {
-	if err := r.service.kill(ctx); err != nil {
+	if err := r.service.kill(); err != nil {
 		return err
 	}
 	return r.service.start(ctx, r.target)
 }
 
 func (r *runner) afterRestart(ctx context.Context, c *Case, w *watch) error {
-	return r.finish(ctx, c, w, r.done, 2, faultForgets, faultForgets,
+	return r.finish(ctx, c, w, r.done, faultForgets, faultForgets,
 		"after a message was processed, the service was killed and started again, and the message was sent again")
 }
 
@@ -171,7 +171,7 @@ func (r *runner) kill(ctx context.Context, c *Case) error {
 			return err
 		}
 		s.cut()
-		if err := r.finish(ctx, c, w, m, 2, faultHalf, faultHalf,
+		if err := r.finish(ctx, c, w, m, faultHalf, faultHalf,
 			"after the service was killed at work on a message and the message was sent again"); err != nil || c.Result == Fail {
 			return err
 		}

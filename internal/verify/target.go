@@ -135,7 +135,7 @@ func (t *target) aim(ctx context.Context, m message, attempt int) (*shot, error)
 	}
 	b := raw.Bytes()
 	if _, err := conn.Write(b[:len(b)-1]); err != nil {
-		conn.Close()
+		_ = conn.Close()
 		return nil, err
 	}
 	return &shot{conn: conn, req: req, last: b[len(b)-1:]}, nil
@@ -156,11 +156,11 @@ func (s *shot) fire() error {
 }
 
 // cut closes the connection, whatever is on its way.
-func (s *shot) cut() { s.conn.Close() }
+func (s *shot) cut() { _ = s.conn.Close() }
 
 // read waits for the answer.
 func (s *shot) read(timeout time.Duration) answer {
-	defer s.conn.Close()
+	defer s.cut()
 	a := answer{}
 	_ = s.conn.SetReadDeadline(time.Now().Add(timeout))
 	r := bufio.NewReader(s.conn)
@@ -174,7 +174,7 @@ func (s *shot) read(timeout time.Duration) answer {
 			continue
 		}
 		body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		resp.Body.Close()
+		_ = resp.Body.Close()
 		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 			a.err = err
 		}

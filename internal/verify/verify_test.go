@@ -3,7 +3,6 @@ package verify
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -38,8 +37,6 @@ type request struct {
 	attempt                 string
 	epoch                   int
 }
-
-var errCrashed = errors.New("crashed")
 
 func newShop(handle func(*shop, request) int) *shop {
 	return &shop{
@@ -526,7 +523,7 @@ func TestInterruptEndsTheRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		cancel()
-		w.WriteHeader(503)
+		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	defer srv.Close()
 	var out strings.Builder

@@ -109,12 +109,16 @@ type httpView struct {
 	pointer string
 }
 
+// viewClient follows redirects and proxies as a browser does: a view is the
+// user's own.
+var viewClient = &http.Client{Timeout: 30 * time.Second}
+
 func (v *httpView) read(ctx context.Context, m message) (reading, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.fill(v.raw), nil)
 	if err != nil {
 		return reading{}, fmt.Errorf("--http: %w", err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := viewClient.Do(req)
 	if err != nil {
 		return reading{}, fmt.Errorf("--http: %w", err)
 	}
@@ -149,11 +153,7 @@ func pick(body []byte, pointer string) (string, error) {
 		case map[string]any:
 			at = v[part]
 		case []any:
-			i, err := strconv.Atoi(part)
-			if err != nil || i < 0 || i >= len(v) {
-				return "", nil
-			}
-			at = v[i]
+			at = element(v, part)
 		default:
 			return "", nil
 		}
@@ -169,6 +169,15 @@ func pick(body []byte, pointer string) (string, error) {
 	}
 }
 
+// element returns nil where there is none.
+func element(list []any, index string) any {
+	i, err := strconv.Atoi(index)
+	if err != nil || i < 0 || i >= len(list) {
+		return nil
+	}
+	return list[i]
+}
+
 func (v *httpView) template() string { return v.raw }
 func (v *httpView) close()           {}
 
@@ -176,7 +185,7 @@ func (v *httpView) close()           {}
 type commandView struct{ raw string }
 
 func (v *commandView) read(ctx context.Context, m message) (reading, error) {
-	cmd := exec.CommandContext(ctx, "sh", "-c", m.fill(v.raw))
+	cmd := exec.CommandContext(ctx, "sh", "-c", m.fill(v.raw)) //nolint:gosec // the user's own command line
 	cmd.WaitDelay = time.Second
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

@@ -173,9 +173,11 @@ admin: {listen: "%s"}
 	return d
 }
 
+var client = &http.Client{Timeout: 10 * time.Second}
+
 // status returns the daemon's status, "" where it does not answer.
 func (d *daemon) status() string {
-	resp, err := http.Get("http://" + d.admin + "/api/status")
+	resp, err := client.Get("http://" + d.admin + "/api/status")
 	if err != nil {
 		return ""
 	}
@@ -187,7 +189,7 @@ func (d *daemon) status() string {
 // parked returns the reasons of the parked messages.
 func (d *daemon) parked() map[string]int {
 	d.t.Helper()
-	resp, err := http.Get("http://" + d.admin + "/api/parked?limit=1000")
+	resp, err := client.Get("http://" + d.admin + "/api/parked?limit=1000")
 	if err != nil {
 		return nil
 	}

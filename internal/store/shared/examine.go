@@ -52,6 +52,7 @@ type report struct {
 func (r *report) fail(remedy, detail string, args ...any) {
 	r.add(inbox.LevelFail, remedy, detail, args)
 }
+
 func (r *report) warn(remedy, detail string, args ...any) {
 	r.add(inbox.LevelWarn, remedy, detail, args)
 }
@@ -122,7 +123,7 @@ func examineWith(ctx context.Context, conn *pgx.Conn, t *table, o Options, r *re
 	if err != nil {
 		return err
 	}
-	judgeColumns(cols, t, o, r)
+	judgeColumns(cols, t, r)
 	if r.failed() {
 		return nil
 	}
@@ -158,7 +159,7 @@ func examineServer(ctx context.Context, conn *pgx.Conn, r *report) error {
 }
 
 // judgeColumns looks at the types and rights of the columns.
-func judgeColumns(cols map[string]column, t *table, o Options, r *report) {
+func judgeColumns(cols map[string]column, t *table, r *report) {
 	for _, name := range keyColumns {
 		c, there := cols[name]
 		switch {

@@ -11,9 +11,9 @@ import (
 // Pace of the retention: bounded batches, and as long a pause as a batch took,
 // so that it never has more than half of one connection.
 const (
-	cleanBatch    = 2000
-	cleanIdle     = time.Minute // nothing left to delete
-	cleanPauseMin = 50 * time.Millisecond
+	cleanBatch = 2000
+	cleanIdle  = time.Minute // nothing left to delete
+	cleanPause = 50 * time.Millisecond
 )
 
 // clean deletes one batch of old rows and returns how long to pause. One
@@ -32,7 +32,7 @@ func (l *Ledger) clean(ctx context.Context) time.Duration {
 	case n < cleanBatch:
 		return cleanIdle
 	}
-	return max(cleanPauseMin, time.Since(start))
+	return max(cleanPause, time.Since(start))
 }
 
 func (l *Ledger) cleanBatch(ctx context.Context) (int64, error) {
