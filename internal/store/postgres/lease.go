@@ -12,19 +12,53 @@ import (
 
 // beatSQL renews this process's owner row by the server's clock. Without it all
 // that the process holds is free for others.
-const beatSQL = `insert into inboxd.owner as o (id, name, expires_at) values ($1, $2, clock_timestamp() + $3::interval)
+const beatSQL = `insert into inboxd.owner as o (id, name, home, pid, started, expires_at)
+	values ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval)
 	on conflict (id) do update set expires_at = excluded.expires_at`
+
+func (s *Store) queueBeat(b *statements) {
+	b.Queue(beatSQL, s.owner, ownerName(), s.self.home, s.self.pid, s.self.started, s.opts.LeaseTime)
+}
 
 func (s *Store) beat(ctx context.Context) error {
 	err := s.try(context.WithoutCancel(ctx), s.upkeep, s.opts.CallTime, func(ctx context.Context, conn *pgx.Conn) error {
 		return s.send(ctx, conn, func(b *statements) {
-			b.last(func() { b.Queue(beatSQL, s.owner, ownerName(), s.opts.LeaseTime) })
+			b.last(func() { s.queueBeat(b) })
 		})
 	})
 	if err == nil {
 		s.markBeat()
 	}
 	return err
+}
+
+// buryPredecessors ends the leases of owners that ran on this machine and are no
+// more: a daemon that was killed and is started again goes on at once.
+func (s *Store) buryPredecessors(ctx context.Context) error {
+	if s.self.home == "" {
+		return nil
+	}
+	return s.try(ctx, s.upkeep, s.opts.CallTime, func(ctx context.Context, conn *pgx.Conn) error {
+		return s.inTx(ctx, conn, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, "select id::text, pid, started from inboxd.owner where home = $1", s.self.home)
+			if err != nil {
+				return err
+			}
+			var id string
+			var ended []string
+			other := process{home: s.self.home}
+			if _, err := pgx.ForEachRow(rows, []any{&id, &other.pid, &other.started}, func() error {
+				if other.ended() {
+					ended = append(ended, id)
+				}
+				return nil
+			}); err != nil || len(ended) == 0 {
+				return err
+			}
+			_, err = tx.Exec(ctx, "delete from inboxd.owner where id = any($1::text[]::uuid[])", ended)
+			return err
+		})
+	})
 }
 
 func (s *Store) markBeat() { s.beaten.Store(int64(time.Since(s.opened))) }

@@ -191,7 +191,7 @@ func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, consumer string, ids
 		s.queueReleases(b, dropped)
 		b.last(func() {
 			if beat {
-				b.Queue(beatSQL, s.owner, ownerName(), s.opts.LeaseTime)
+				s.queueBeat(b)
 			}
 			if inherit {
 				b.Queue(inheritSQL, consumer, ids, s.owner)

@@ -57,7 +57,8 @@ type Store struct {
 	where   string
 	id      string
 	owner   string // this process's owner row
-	pooled  bool   // a connection pooler in transaction mode may be in between
+	self    process
+	pooled  bool // a connection pooler in transaction mode may be in between
 
 	// Four pools, so that a person's list, the upkeep, claims and records do not
 	// wait for one another.
@@ -99,6 +100,9 @@ func Open(ctx context.Context, opts Options, log *slog.Logger, reg prometheus.Re
 	if err := s.warnAboutServer(ctx); err != nil {
 		return nil, setupError(err)
 	}
+	if err := s.buryPredecessors(ctx); err != nil {
+		return nil, setupError(err)
+	}
 	if err := s.beat(ctx); err != nil {
 		return nil, setupError(err)
 	}
@@ -131,6 +135,7 @@ func newStore(opts Options, log *slog.Logger) (*Store, error) {
 		log:     log,
 		where:   fmt.Sprintf("postgres://%s@%s/%s", cfg.User, net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))), cfg.Database),
 		owner:   store.NewID(),
+		self:    thisProcess(),
 		opened:  time.Now(),
 		recount: make(chan struct{}, 1),
 	}, nil

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
@@ -71,5 +72,30 @@ func TestNewerSchemaIsRefusedUnlessItSaysOtherwise(t *testing.T) {
 	_, err := Open(t.Context(), Options{URL: url}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if !errors.Is(err, store.ErrSetup) || !strings.Contains(err.Error(), "newer inboxd") {
 		t.Errorf("got %v, want %v", err, store.ErrSetup)
+	}
+}
+
+// The cleaner works in batches, alone, and by both clocks.
+func TestRetentionDeletesInBatchesUnderALock(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{URL: testenv.DatabaseURL(t), Retention: time.Hour})
+	admin(t, s.opts.URL, `insert into inboxd.processed (consumer, message_id, processed_at)
+		select 'c', n::text, now() - interval '61 minutes' from generate_series(1, 250) n`)
+	admin(t, s.opts.URL, "insert into inboxd.processed (consumer, message_id, processed_at) values ('c', 'young', now() - interval '59 minutes')")
+
+	conn, err := pgx.Connect(t.Context(), s.opts.URL)
+	must(t, err)
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(t.Context(), "select pg_advisory_lock($1)", int64(cleanerLock))
+	must(t, err)
+	if n, ours, err := s.cleanBatch(t.Context(), 100); err != nil || ours || n != 0 {
+		t.Errorf("while another cleans: got %d, %v, %v, want nothing done", n, ours, err)
+	}
+	_, err = conn.Exec(t.Context(), "select pg_advisory_unlock($1)", int64(cleanerLock))
+	must(t, err)
+	for _, want := range []int64{100, 100, 50, 0} {
+		if n, ours, err := s.cleanBatch(t.Context(), 100); err != nil || !ours || n != want {
+			t.Errorf("got %d, %v, %v, want %d deleted", n, ours, err, want)
+		}
 	}
 }

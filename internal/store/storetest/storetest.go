@@ -123,13 +123,16 @@ func wantNotFound(t testing.TB, what string, err error) {
 	}
 }
 
+// patience is for slow machines only: what is waited for takes milliseconds.
+const patience = time.Minute
+
 // eventually waits for what the store does in its own time.
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(patience)
 	for !done() {
 		if time.Now().After(end) {
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

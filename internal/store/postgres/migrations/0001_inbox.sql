@@ -23,10 +23,15 @@ create table inboxd.processed (
 create index processed_by_age on inboxd.processed (processed_at);
 
 -- One row a daemon, renewed every few seconds by the server's clock. Leases and
--- taken messages belong to it, so that none of them needs renewing by itself.
+-- taken messages belong to it, so that none of them needs renewing by itself. Where
+-- it runs is written down so that its successor on the same machine can see that
+-- it is gone, and need not wait.
 create table inboxd.owner (
   id         uuid primary key,
   name       text not null,
+  home       text not null,
+  pid        int not null,
+  started    bigint not null,
   expires_at timestamptz not null
 ) with (fillfactor = 50);
 
