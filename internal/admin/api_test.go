@@ -172,8 +172,14 @@ func TestStoreFailureIsUnavailable(t *testing.T) {
 	d := open(t)
 	d.store.Fail(errStore)
 	for _, r := range [][2]string{
-		{"GET", "/api/parked"}, {"GET", "/api/parked/1"}, {"POST", "/api/parked/1/replay"}, {"GET", "/api/parked/export"},
-		{"GET", "/api/records/billing/a"}, {"PUT", "/api/records/billing/a"}, {"GET", "/api/messages/billing/a"}, {"GET", "/api/audit"},
+		{"GET", "/api/parked"},
+		{"GET", "/api/parked/1"},
+		{"POST", "/api/parked/1/replay"},
+		{"GET", "/api/parked/export"},
+		{"GET", "/api/records/billing/a"},
+		{"PUT", "/api/records/billing/a"},
+		{"GET", "/api/messages/billing/a"},
+		{"GET", "/api/audit"},
 	} {
 		if a := d.send(t, r[0], r[1], ""); a.status != 503 || !strings.Contains(a.body, "disk is full") {
 			t.Errorf("%s %s: got %d %s, want 503 and why", r[0], r[1], a.status, a.body)

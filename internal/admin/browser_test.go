@@ -187,8 +187,10 @@ func (b *browser) look(name string) {
 			continue
 		}
 		height := b.eval("document.documentElement.scrollHeight")
-		shot := b.call("Page.captureScreenshot", map[string]any{"captureBeyondViewport": true,
-			"clip": map[string]any{"x": 0, "y": 0, "width": s.width, "height": height, "scale": 1}})
+		shot := b.call("Page.captureScreenshot", map[string]any{
+			"captureBeyondViewport": true,
+			"clip":                  map[string]any{"x": 0, "y": 0, "width": s.width, "height": height, "scale": 1},
+		})
 		png, err := base64.StdEncoding.DecodeString(shot["data"].(string))
 		if err != nil {
 			b.t.Fatal(err)

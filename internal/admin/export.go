@@ -30,8 +30,10 @@ func (a *Admin) exportParked(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", linesJSON)
 	w.Header().Set("Content-Disposition", `attachment; filename="parked.jsonl"`)
 	n, err := a.exportPages(w, r, f, page)
-	a.done(r, deed{action: actionExport, consumer: f.Consumer, target: describeFilter(f), why: whyOf(r, true),
-		facts: []any{"messages", n, "complete", err == nil}})
+	a.done(r, deed{
+		action: actionExport, consumer: f.Consumer, target: describeFilter(f), why: whyOf(r, true),
+		facts: []any{"messages", n, "complete", err == nil},
+	})
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}

@@ -111,12 +111,16 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 
 func someConsumers() []ConsumerStatus {
 	return []ConsumerStatus{
-		{Name: "billing", Queue: "orders.paid", Consuming: true,
+		{
+			Name: "billing", Queue: "orders.paid", Consuming: true,
 			Session: SessionStatus{State: SessionConsuming, Since: someTime}, Breaker: BreakerStatus{State: "closed"},
-			InFlight: 3, Held: 7, OldestSeconds: 1.5, Counters: Counters{Processed: 900, Duplicate: 100, Parked: 2, Requests: 905}},
-		{Name: "mail", Queue: "orders.mail",
+			InFlight: 3, Held: 7, OldestSeconds: 1.5, Counters: Counters{Processed: 900, Duplicate: 100, Parked: 2, Requests: 905},
+		},
+		{
+			Name: "mail", Queue: "orders.mail",
 			Hindrances: []inbox.Closure{{Hindrance: inbox.HindranceHandler, Why: "the health URL answers 503", Since: someTime}},
-			Session:    SessionStatus{State: SessionIdle, Since: someTime}, Breaker: BreakerStatus{State: "open", Why: "connection refused", Since: someTime}},
+			Session:    SessionStatus{State: SessionIdle, Since: someTime}, Breaker: BreakerStatus{State: "open", Why: "connection refused", Since: someTime},
+		},
 	}
 }
 

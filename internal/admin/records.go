@@ -101,8 +101,10 @@ func (a *Admin) getRecord(w http.ResponseWriter, r *http.Request) error {
 }
 
 func recordOf(rec inbox.Recorded) Record {
-	return Record{Consumer: rec.Key.Consumer, MessageID: rec.Key.ID,
-		Fingerprint: rec.Fingerprint.String(), RecordedAt: rec.RecordedAt}
+	return Record{
+		Consumer: rec.Key.Consumer, MessageID: rec.Key.ID,
+		Fingerprint: rec.Fingerprint.String(), RecordedAt: rec.RecordedAt,
+	}
 }
 
 func noSuchRecord(key inbox.Key, err error) error {
@@ -137,8 +139,10 @@ func (a *Admin) record(r *http.Request, key inbox.Key, fp inbox.Fingerprint, why
 	if err != nil {
 		return false, err
 	}
-	a.done(r, deed{action: actionRecord, consumer: key.Consumer, target: string(key.ID), why: why,
-		facts: []any{"new", fresh}})
+	a.done(r, deed{
+		action: actionRecord, consumer: key.Consumer, target: string(key.ID), why: why,
+		facts: []any{"new", fresh},
+	})
 	return fresh, nil
 }
 

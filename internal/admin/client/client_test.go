@@ -40,8 +40,10 @@ type daemon struct {
 
 func start(t *testing.T) *daemon {
 	t.Helper()
-	d := &daemon{store: admintest.NewStore(), paused: map[string]string{},
-		drain: func(context.Context) error { return nil }}
+	d := &daemon{
+		store: admintest.NewStore(), paused: map[string]string{},
+		drain: func(context.Context) error { return nil },
+	}
 	d.consumers.Store(&[]string{"billing"})
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("# ours\nops secret\n"), 0o600); err != nil {
@@ -57,8 +59,10 @@ func start(t *testing.T) *daemon {
 		},
 		Consumers: func() (cs []admin.ConsumerStatus) {
 			for _, name := range *d.consumers.Load() {
-				c := admin.ConsumerStatus{Name: name, Queue: "orders.paid", Consuming: !d.stopped.Load(), InFlight: 3, OldestSeconds: 1.5,
-					Breaker: admin.BreakerStatus{State: "closed"}, Counters: admin.Counters{Processed: 900, Duplicate: 100}}
+				c := admin.ConsumerStatus{
+					Name: name, Queue: "orders.paid", Consuming: !d.stopped.Load(), InFlight: 3, OldestSeconds: 1.5,
+					Breaker: admin.BreakerStatus{State: "closed"}, Counters: admin.Counters{Processed: 900, Duplicate: 100},
+				}
 				if d.stopped.Load() {
 					c.Hindrances = []inbox.Closure{{Hindrance: inbox.HindranceHandler, Why: "the health URL answers 503", Since: someTime}}
 				}
@@ -96,8 +100,10 @@ func (d *daemon) park(t *testing.T, n int) (ids []string) {
 			Consumer: "billing", MessageID: inbox.MessageID(fmt.Sprintf("order-%d", i)), Reason: inbox.HandlerReject, State: inbox.StateParked,
 			Attempts: 1, Requests: 2, LastStatus: 422, Answer: []byte("no such order"), Error: "the handler answered 422", Queue: "orders.paid",
 			FirstReceived: someTime, LastAttempt: someTime.Add(time.Second), ParkedAt: someTime.Add(2 * time.Second),
-			Message: inbox.Message{Exchange: "orders", RoutingKey: "paid", Body: fmt.Appendf(nil, `{"n":%d,"evil":"\u001b]0;x\u0007"}`, i),
-				Headers: inbox.Table{"tenant": "acme"}, Properties: inbox.Properties{ContentType: "application/json"}},
+			Message: inbox.Message{
+				Exchange: "orders", RoutingKey: "paid", Body: fmt.Appendf(nil, `{"n":%d,"evil":"\u001b]0;x\u0007"}`, i),
+				Headers: inbox.Table{"tenant": "acme"}, Properties: inbox.Properties{ContentType: "application/json"},
+			},
 		}
 		if err := d.store.Park(t.Context(), m); err != nil {
 			t.Fatal(err)

@@ -35,8 +35,10 @@ func Status(ctx context.Context, env Env, args []string) int {
 		if !k.Consuming {
 			state = "not consuming"
 		}
-		rows = append(rows, []string{k.Name, k.Queue, state, fmt.Sprintf("%.1f/s", k.Rate), number(k.InFlight), fmt.Sprintf("%.1fs", k.OldestSeconds),
-			dash(k.Breaker.State), number(k.Counters.Processed), number(k.Counters.Duplicate), number(parked), number(deferred)})
+		rows = append(rows, []string{
+			k.Name, k.Queue, state, fmt.Sprintf("%.1f/s", k.Rate), number(k.InFlight), fmt.Sprintf("%.1fs", k.OldestSeconds),
+			dash(k.Breaker.State), number(k.Counters.Processed), number(k.Counters.Duplicate), number(parked), number(deferred),
+		})
 	}
 	c.table(rows)
 	for _, k := range s.Consumers {

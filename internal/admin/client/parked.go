@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -9,8 +10,6 @@ import (
 	"os"
 	"strings"
 	"unicode/utf8"
-
-	"bytes"
 
 	"github.com/inboxd/inboxd/internal/admin"
 	"github.com/inboxd/inboxd/internal/inbox"
@@ -82,8 +81,10 @@ func parkedList(ctx context.Context, env Env, args []string) int {
 	}
 	rows := [][]string{{"ID", "CONSUMER", "MESSAGE ID", "STATE", "REASON", "ATTEMPTS", "LAST", "PARKED", "DUE"}}
 	for _, p := range list.Parked {
-		rows = append(rows, []string{p.ID, p.Consumer, shorten(idOr(p.MessageID, "-"), 60), string(p.State), dash(p.Reason),
-			number(p.Attempts), status(p.LastStatus), stamp(p.ParkedAt), stamp(p.Due)})
+		rows = append(rows, []string{
+			p.ID, p.Consumer, shorten(idOr(p.MessageID, "-"), 60), string(p.State), dash(p.Reason),
+			number(p.Attempts), status(p.LastStatus), stamp(p.ParkedAt), stamp(p.Due),
+		})
 	}
 	if code := c.table(rows); code != exitOK {
 		return code

@@ -31,8 +31,10 @@ func (c *command) consumerAndID(ctx context.Context, cl *Client, rest []string, 
 		names = append(names, consumer.Name)
 	}
 	if len(names) != 1 {
-		return "", ID{}, &admin.Problem{Title: "Which consumer?", Status: 400,
-			Detail: "the daemon has " + strings.Join(names, ", ") + "; name one before the ID"}
+		return "", ID{}, &admin.Problem{
+			Title: "Which consumer?", Status: 400,
+			Detail: "the daemon has " + strings.Join(names, ", ") + "; name one before the ID",
+		}
 	}
 	return names[0], ID{rest[0], raw}, nil
 }
