@@ -83,7 +83,7 @@ func setupError(err error) error {
 	if err == nil || errors.Is(err, store.ErrSetup) {
 		return err
 	}
-	remedy := ""
+	var remedy string
 	switch code := state(err); {
 	case code == "":
 		return err

@@ -14,8 +14,10 @@ import (
 // Check examines the place of a store without creating anything.
 func Check(ctx context.Context, opts Options) []inbox.Finding {
 	fail := func(where string, err error) []inbox.Finding {
-		return []inbox.Finding{{Level: inbox.LevelFail, Subject: "store " + where, Detail: err.Error(),
-			Remedy: "PostgreSQL must be reachable under store.url, as a primary that can be written"}}
+		return []inbox.Finding{{
+			Level: inbox.LevelFail, Subject: "store " + where, Detail: err.Error(),
+			Remedy: "PostgreSQL must be reachable under store.url, as a primary that can be written",
+		}}
 	}
 	s, err := newStore(opts, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -90,8 +92,10 @@ func (s *Store) examineSchema(ctx context.Context) ([]inbox.Finding, error) {
 		return nil, err
 	}
 	if version == 0 {
-		return []inbox.Finding{{Level: inbox.LevelWarn, Subject: subject, Detail: "there is no schema inboxd yet; it is created at the first start",
-			Remedy: "right at the first start only: if there was an inbox before, this is another database"}}, nil
+		return []inbox.Finding{{
+			Level: inbox.LevelWarn, Subject: subject, Detail: "there is no schema inboxd yet; it is created at the first start",
+			Remedy: "right at the first start only: if there was an inbox before, this is another database",
+		}}, nil
 	}
 	if known := len(migrationNames()); version < known {
 		return []inbox.Finding{{Level: inbox.LevelOK, Subject: subject, Detail: fmt.Sprintf("schema version %d; it is brought to %d at the next start", version, known)}}, nil
@@ -109,13 +113,17 @@ func (s *Store) examineSchema(ctx context.Context) ([]inbox.Finding, error) {
 		return nil, err
 	}
 	if len(missing) > 0 {
-		findings = append(findings, inbox.Finding{Level: inbox.LevelFail, Subject: subject, Detail: fmt.Sprintf("no privileges on %v in schema inboxd", missing),
-			Remedy: "grant select, insert, update, delete on all tables in schema inboxd to the user of store.url"})
+		findings = append(findings, inbox.Finding{
+			Level: inbox.LevelFail, Subject: subject, Detail: fmt.Sprintf("no privileges on %v in schema inboxd", missing),
+			Remedy: "grant select, insert, update, delete on all tables in schema inboxd to the user of store.url",
+		})
 	}
 	if oldest != nil && time.Since(*oldest) > 2*s.opts.Retention {
-		findings = append(findings, inbox.Finding{Level: inbox.LevelWarn, Subject: subject,
+		findings = append(findings, inbox.Finding{
+			Level: inbox.LevelWarn, Subject: subject,
 			Detail: fmt.Sprintf("the oldest record is of %s, far beyond the retention of %v", oldest.UTC().Format(time.RFC3339), s.opts.Retention),
-			Remedy: "right after a long stop; otherwise look for errors of the retention in the log"})
+			Remedy: "right after a long stop; otherwise look for errors of the retention in the log",
+		})
 	}
 	return findings, nil
 }

@@ -66,10 +66,10 @@ func startPgBouncer(t *testing.T, p *testenv.Postgres) (addr string) {
 	_, port, _ := net.SplitHostPort(addr)
 	host, serverPort, _ := net.SplitHostPort(p.Addr)
 
-	dir, err := os.MkdirTemp("", "inboxd-pgbouncer-")
+	dir, err := os.MkdirTemp("", "inboxd-pgbouncer-") //nolint:usetesting // another user must get in
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	must(t, os.Chmod(dir, 0o777)) //nolint:gosec // it runs as another user where we are root
+	must(t, os.Chmod(dir, 0o777)) // it runs as another user where we are root
 	config := filepath.Join(dir, "pgbouncer.ini")
 	must(t, os.WriteFile(config, fmt.Appendf(nil, `[databases]
 * = host=%s port=%s user=postgres password=private
@@ -84,7 +84,7 @@ max_client_conn = 500
 max_db_connections = 4
 log_connections = 0
 log_disconnections = 0
-`, host, serverPort, port), 0o644)) //nolint:gosec // as above
+`, host, serverPort, port), 0o644))
 
 	var log strings.Builder
 	cmd := exec.Command(bin, config)

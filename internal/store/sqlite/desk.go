@@ -35,7 +35,7 @@ func (s *Store) read(op string, do func() error) (err error) {
 func (s *Store) ListParked(ctx context.Context, f inbox.ParkedFilter, after string, limit int) (page []*inbox.ParkedMessage, err error) {
 	err = s.read("list", func() error {
 		where, args := filter(f)
-		rows, err := s.desk.QueryContext(ctx, "select "+summaryColumns+" from parked where id > ?"+where+" order by id limit ?",
+		rows, err := s.desk.QueryContext(ctx, "select "+summaryColumns+" from parked where id > ?"+where+" order by id limit ?", //nolint:gosec // our own text; values are parameters
 			append(append([]any{after}, args...), limit)...)
 		if err != nil {
 			return err

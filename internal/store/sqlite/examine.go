@@ -35,9 +35,11 @@ func Check(ctx context.Context, opts Options) []inbox.Finding {
 		if err := unix.Access(filepath.Dir(opts.Path), unix.W_OK); err != nil {
 			return fail(fmt.Errorf("the directory cannot be written: %w", err), "give the user that runs inboxd the right to write there")
 		}
-		return append(findings, inbox.Finding{Level: inbox.LevelWarn, Subject: subject,
+		return append(findings, inbox.Finding{
+			Level: inbox.LevelWarn, Subject: subject,
 			Detail: "the file does not exist; inboxd will create an empty inbox",
-			Remedy: "right at the first start only: if there was an inbox before, mount its volume"})
+			Remedy: "right at the first start only: if there was an inbox before, mount its volume",
+		})
 	}
 	s, err := Open(ctx, opts, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if errors.Is(err, ErrInUse) {
@@ -60,15 +62,19 @@ func (s *Store) Examine(ctx context.Context) []inbox.Finding {
 	damage, err := quickCheck(ctx, s.desk)
 	switch {
 	case err != nil && ctx.Err() == nil, damage != "":
-		findings = append(findings, inbox.Finding{Level: inbox.LevelFail, Subject: subject,
-			Detail: fmt.Sprintf("integrity check: %s %v", damage, err), Remedy: "restore the file from a backup"})
+		findings = append(findings, inbox.Finding{
+			Level: inbox.LevelFail, Subject: subject,
+			Detail: fmt.Sprintf("integrity check: %s %v", damage, err), Remedy: "restore the file from a backup",
+		})
 	case err == nil:
 		findings = append(findings, inbox.Finding{Level: inbox.LevelOK, Subject: subject, Detail: "integrity check passed"})
 	}
 	if oldest, err := s.oldest(ctx); err == nil && !oldest.IsZero() && time.Since(oldest) > 2*s.opts.Retention {
-		findings = append(findings, inbox.Finding{Level: inbox.LevelWarn, Subject: subject,
+		findings = append(findings, inbox.Finding{
+			Level: inbox.LevelWarn, Subject: subject,
 			Detail: fmt.Sprintf("the oldest record is of %s, far beyond the retention of %v", oldest.Format(time.RFC3339), s.opts.Retention),
-			Remedy: "right after a long stop; otherwise look for errors of the retention in the log"})
+			Remedy: "right after a long stop; otherwise look for errors of the retention in the log",
+		})
 	}
 	return findings
 }
@@ -84,7 +90,7 @@ func space(subject, path string) inbox.Finding {
 	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
 		return inbox.Finding{Level: inbox.LevelWarn, Subject: subject, Detail: "free space is not known: " + err.Error(), Remedy: "watch the disk"}
 	}
-	free := uint64(st.Bavail) * uint64(st.Bsize) //nolint:gosec,unconvert // signed on some systems
+	free := uint64(st.Bavail) * uint64(st.Bsize) //nolint:unconvert // signed on some systems
 	f := inbox.Finding{Level: inbox.LevelOK, Subject: subject, Detail: fmt.Sprintf("%d MiB free", free>>20)}
 	if free < lowSpace {
 		f.Level, f.Remedy = inbox.LevelWarn, "make room: a full disk stops consuming"

@@ -44,8 +44,10 @@ type record struct {
 	fp  inbox.Fingerprint
 }
 
-var claimPool = sync.Pool{New: func() any { return new(claim) }}
-var recordPool = sync.Pool{New: func() any { return new(record) }}
+var (
+	claimPool  = sync.Pool{New: func() any { return new(claim) }}
+	recordPool = sync.Pool{New: func() any { return new(record) }}
+)
 
 // Claim looks key up. There are no leases: the file has one daemon, and that
 // forwards a key once at a time.

@@ -46,7 +46,7 @@ func networkFileSystem(dir string) string {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return ""
 	}
-	return networkName(uint32(st.Type), func() string { return mountType(dir) }) //nolint:gosec // 32 bits by definition
+	return networkName(uint32(st.Type), func() string { return mountType(dir) }) // 32 bits by definition
 }
 
 func networkName(magic uint32, mountType func() string) string {

@@ -75,12 +75,12 @@ func lockFile(path string) (*os.File, error) {
 		return nil, fmt.Errorf("%w: another inboxd (%s) has %s locked: one file serves one daemon; use PostgreSQL for several",
 			ErrInUse, holder, path)
 	}
-	if err := f.Truncate(0); err == nil {
+	err = f.Truncate(0)
+	if err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-		if err != nil {
-			f.Close()
-			return nil, fmt.Errorf("writing %s: %w", path, err)
-		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("writing %s: %w", path, err), f.Close())
 	}
 	return f, nil
 }

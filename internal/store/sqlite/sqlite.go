@@ -88,8 +88,7 @@ func Open(ctx context.Context, opts Options, log *slog.Logger, reg prometheus.Re
 	s := &Store{opts: opts, log: log, opened: time.Now(), recount: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("opening %s: %w", s.Describe(), err)
-			s.closeFiles()
+			err = errors.Join(fmt.Errorf("opening %s: %w", s.Describe(), err), s.closeFiles())
 		}
 	}()
 	if err := checkPlace(opts.Path); err != nil {
@@ -136,9 +135,11 @@ func (s *Store) ID() string { return s.id }
 
 // connect opens the pools and proves that the settings took.
 func (s *Store) connect(ctx context.Context) error {
-	writing := []string{"busy_timeout(5000)", "journal_mode(wal)", "synchronous(full)",
+	writing := []string{
+		"busy_timeout(5000)", "journal_mode(wal)", "synchronous(full)",
 		"wal_autocheckpoint(4000)", fmt.Sprintf("journal_size_limit(%d)", walLimit),
-		"cache_size(-8000)", "foreign_keys(off)", "trusted_schema(off)"}
+		"cache_size(-8000)", "foreign_keys(off)", "trusted_schema(off)",
+	}
 	reading := []string{"busy_timeout(5000)", "query_only(on)", "cache_size(-8000)", "trusted_schema(off)"}
 	var err error
 	if s.write, err = openPool(s.opts.Path, 1, writing); err != nil {

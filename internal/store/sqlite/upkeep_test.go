@@ -112,8 +112,10 @@ func TestLogIsBoundedAndWrittenBackWhenIdle(t *testing.T) {
 		}
 	})
 	for i := range 20 {
-		must(t, s.Park(t.Context(), &inbox.ParkedMessage{Consumer: "c", State: inbox.StateParked,
-			Message: inbox.Message{Body: bytes.Repeat([]byte{byte(i)}, 4<<20)}}))
+		must(t, s.Park(t.Context(), &inbox.ParkedMessage{
+			Consumer: "c", State: inbox.StateParked,
+			Message: inbox.Message{Body: bytes.Repeat([]byte{byte(i)}, 4<<20)},
+		}))
 	}
 	cancel()
 	wg.Wait()

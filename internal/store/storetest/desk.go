@@ -39,8 +39,10 @@ func testList(t *testing.T, p Place) {
 	wantIDs(t, "by state", list(inbox.ParkedFilter{State: inbox.StateDeferred}, "", 9), "m4")
 	wantIDs(t, "by message ID", list(inbox.ParkedFilter{MessageID: "m2"}, "", 9), "m2")
 	wantIDs(t, "by age", list(inbox.ParkedFilter{Before: page[2].ParkedAt}, "", 9), "m0", "m1")
-	wantIDs(t, "by all", list(inbox.ParkedFilter{Consumer: Consumer, Reason: inbox.AttemptsUsed, State: inbox.StateParked,
-		MessageID: "m1", Before: page[2].ParkedAt}, "", 9), "m1")
+	wantIDs(t, "by all", list(inbox.ParkedFilter{
+		Consumer: Consumer, Reason: inbox.AttemptsUsed, State: inbox.StateParked,
+		MessageID: "m1", Before: page[2].ParkedAt,
+	}, "", 9), "m1")
 	wantIDs(t, "nothing", list(inbox.ParkedFilter{Consumer: "x"}, "", 9))
 
 	want := get(t, s, page[0].ID)
@@ -93,8 +95,10 @@ func testAudit(t *testing.T, p Place) {
 	s := p.Open(t, Options{})
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for i := range 3 {
-		must(t, s.Audit(t.Context(), inbox.AuditEntry{At: at.Add(time.Duration(i) * time.Second), Actor: "eve",
-			Action: "replay", Consumer: Consumer, Target: fmt.Sprint(i), Reason: "because \x00"}))
+		must(t, s.Audit(t.Context(), inbox.AuditEntry{
+			At: at.Add(time.Duration(i) * time.Second), Actor: "eve",
+			Action: "replay", Consumer: Consumer, Target: fmt.Sprint(i), Reason: "because \x00",
+		}))
 	}
 	entries, err := s.ListAudit(t.Context(), 2)
 	must(t, err)
