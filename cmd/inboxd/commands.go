@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/inboxd/inboxd/internal/admin/client"
@@ -101,7 +100,7 @@ shared table is the service's, and inboxd never creates it.
 		}
 		env.errorf("there is no ledger in %q; it is sqlite or postgres", strings.Join(args[1:], " "))
 		return exitUsage
-	case slices.ContainsFunc(args, func(a string) bool { return a == "-h" || a == "--help" }):
+	case asksForHelp(args):
 		fmt.Fprint(env.stdout, about)
 		return exitOK
 	}
@@ -110,5 +109,8 @@ shared table is the service's, and inboxd never creates it.
 }
 
 func runVerify(ctx context.Context, env environment, args []string) int {
+	if asksForHelp(args) {
+		return verify.Main(ctx, args, env.stdout, env.stdout)
+	}
 	return verify.Main(ctx, args, env.stdout, env.stderr)
 }

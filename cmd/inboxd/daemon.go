@@ -18,6 +18,7 @@ import (
 	"github.com/inboxd/inboxd/internal/config"
 	"github.com/inboxd/inboxd/internal/inbox"
 	"github.com/inboxd/inboxd/internal/store"
+	"github.com/inboxd/inboxd/internal/store/sqlite"
 )
 
 // daemon is one run of inboxd: the parts, and the order in which they live and
@@ -203,7 +204,7 @@ func (d *daemon) openStore(ctx context.Context) (store.Store, error) {
 		if err == nil {
 			return st, nil
 		}
-		if errors.Is(err, store.ErrSetup) || ctx.Err() != nil {
+		if errors.Is(err, store.ErrSetup) || errors.Is(err, sqlite.ErrInUse) || ctx.Err() != nil {
 			return nil, fmt.Errorf("store: %w", err)
 		}
 		d.log.Warn("the store cannot be opened yet; nothing is consumed", "err", err, "next_try_in", pause)

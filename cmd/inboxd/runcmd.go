@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/inboxd/inboxd/internal/config"
 )
@@ -27,10 +28,8 @@ func (e environment) flags(name, args, about string) *flag.FlagSet {
 // parse parses args, with no operands wanted; done means that the command ends
 // with code.
 func (e environment) parse(fs *flag.FlagSet, args []string, operands int) (code int, done bool) {
-	for _, a := range args {
-		if a == "-h" || a == "-help" || a == "--help" {
-			fs.SetOutput(e.stdout) // asked for, so no error
-		}
+	if asksForHelp(args) {
+		fs.SetOutput(e.stdout) // asked for, so no error
 	}
 	switch err := fs.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -42,6 +41,10 @@ func (e environment) parse(fs *flag.FlagSet, args []string, operands int) (code 
 		return exitUsage, true
 	}
 	return exitOK, false
+}
+
+func asksForHelp(args []string) bool {
+	return slices.ContainsFunc(args, func(a string) bool { return a == "-h" || a == "-help" || a == "--help" })
 }
 
 // configFlag adds -c, whose default is INBOXD_CONFIG.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -72,6 +73,8 @@ func sharedOptions(c config.Config, cc config.Consumer) shared.Options {
 		PasswordFile: cc.Inbox.PasswordFile,
 		Table:        cc.Inbox.Table,
 		Evidence:     shared.Evidence(cc.Inbox.Evidence),
+		Grace:        cmp.Or(cc.Inbox.Grace, -1), // 0s is none, not the default
+		Retention:    cc.Inbox.Retention,
 	}
 }
 
@@ -137,6 +140,7 @@ func consumerOptions(c config.Config, cc config.Consumer) consumer.Options {
 		Consumer:      cc.Name,
 		Queue:         cc.Queue,
 		Prefetch:      cc.Prefetch,
+		Retention:     c.Store.Retention,
 		Grace:         c.ShutdownTimeout,
 		EmbeddedStore: isEmbedded(c) && cc.Inbox.URL.IsZero(),
 	}
