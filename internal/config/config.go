@@ -127,6 +127,10 @@ type Inbox struct {
 	PasswordFile string `yaml:"password_file"`
 	Table        string `yaml:"table"`
 	Evidence     string `yaml:"evidence"` // require, warn or off
+	// Grace is how long a row that is absent after a 2xx is waited for.
+	Grace time.Duration `yaml:"grace"`
+	// Retention deletes older rows; 0: the service does that itself.
+	Retention time.Duration `yaml:"retention"`
 }
 
 // Metrics says where the read-only endpoints listen; "" is nowhere.
@@ -186,6 +190,6 @@ func DefaultConsumer() Consumer {
 			MaxAttempts: 10,
 			Hold:        10 * time.Minute,
 		},
-		Inbox: Inbox{Table: "inbox", Evidence: "require"},
+		Inbox: Inbox{Table: "inbox", Evidence: "require", Grace: 2 * time.Second},
 	}
 }

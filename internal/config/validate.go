@@ -62,6 +62,12 @@ func (r *report) positive(path string, d time.Duration) {
 	}
 }
 
+func (r *report) notNegative(path string, d time.Duration) {
+	if d < 0 {
+		r.check(path, fmt.Errorf("must not be negative, got %s", formatDuration(d)))
+	}
+}
+
 func (r *report) between(path string, got, least, most int) {
 	if got < least || got > most {
 		r.check(path, fmt.Errorf("must be %d to %d, got %d", least, most, got))

@@ -192,4 +192,6 @@ func (i Inbox) validate(r *report, path string) {
 		r.check(path+".table", errors.New("must be a table's name, such as inbox or shop.inbox"))
 	}
 	r.word(path+".evidence", i.Evidence, "require", "warn", "off")
+	r.notNegative(path+".grace", i.Grace)
+	r.notNegative(path+".retention", i.Retention)
 }

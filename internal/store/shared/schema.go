@@ -78,8 +78,7 @@ func grants(name pgx.Identifier, o SchemaOptions) string {
 	role := pgx.Identifier{o.Role}.Sanitize()
 	verbs := "select"
 	if o.Retention {
-		// Deleting with SKIP LOCKED locks rows, which needs UPDATE on a column.
-		verbs = "select, delete, update (created_at)"
+		verbs = "select, delete"
 	}
 	var b strings.Builder
 	b.WriteString("\n-- What inboxd may do, and nothing else.\n")
