@@ -123,10 +123,9 @@ func (s *Store) queueReleases(b *statements, keys []inbox.Key) {
 	if len(keys) == 0 {
 		return
 	}
-	self := func(k inbox.Key) inbox.Key { return k }
 	b.transaction(func() {
-		for group := range byConsumer(keys, self) {
-			b.Queue(releaseSQL, group[0].Consumer, distinctIDs(group, self), s.owner)
+		for _, g := range groupsOf(keys, func(k inbox.Key) inbox.Key { return k }) {
+			b.Queue(releaseSQL, g.consumer, g.ids, s.owner)
 		}
 	})
 	s.ended.Add(int64(len(keys)))

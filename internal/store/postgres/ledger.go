@@ -48,9 +48,6 @@ const (
 			order by message_id for update skip locked) as d
 		where l.consumer = d.consumer and l.message_id = d.message_id`
 
-	recordSQL = `insert into inboxd.processed (consumer, message_id, fingerprint)
-		select $1, k, f from unnest($2::text[], $3::bytea[]) as t(k, f) on conflict do nothing`
-
 	releaseSQL = `delete from inboxd.lease where consumer = $1 and message_id = any($2::text[]) and owner = $3`
 )
 
@@ -64,16 +61,7 @@ type claim struct {
 	err     error // of this key alone
 }
 
-type record struct {
-	key inbox.Key
-	fp  inbox.Fingerprint
-	err error
-}
-
-var (
-	claimPool  = sync.Pool{New: func() any { return new(claim) }}
-	recordPool = sync.Pool{New: func() any { return new(record) }}
-)
+var claimPool = sync.Pool{New: func() any { return new(claim) }}
 
 // Claim leases key, where there are leases, and looks it up.
 func (s *Store) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint) (inbox.Claim, error) {
@@ -93,24 +81,6 @@ func (s *Store) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint) 
 	return c.answer, nil
 }
 
-// Record makes "processed" durable and gives the lease up in one transaction.
-func (s *Store) Record(ctx context.Context, c inbox.Claim) error {
-	if c.Key.ID == "" {
-		return errNoID
-	}
-	r := recordPool.Get().(*record)
-	defer recordPool.Put(r)
-	*r = record{key: c.Key, fp: c.Fingerprint}
-	err := s.records.Do(ctx, r)
-	if err == nil {
-		err = r.err
-	}
-	if err != nil {
-		return fmt.Errorf("record: %w", err)
-	}
-	return nil
-}
-
 // Release gives the claim up. It goes with the next claims, in their order.
 func (s *Store) Release(c inbox.Claim) {
 	if !s.opts.NoLeases {
@@ -126,37 +96,40 @@ func (s *Store) flushClaims(items []*claim) error {
 	}
 	s.metrics.Size(store.OpClaim, len(asked))
 	sortByKey(asked, claimKey)
-	for group := range byConsumer(asked, claimKey) {
-		err := s.claimGroup(group)
-		if len(group) > 1 && ofTheData(err) {
-			// One of them is poison: it must not block its neighbours.
-			for i := range group {
-				group[i].err = s.claimGroup(group[i : i+1])
-			}
-			continue
+	err := s.answer(asked)
+	if len(asked) > 1 && ofTheData(err) {
+		// One of them is poison: it must not block its neighbours.
+		for i, c := range asked {
+			c.err = s.answer(asked[i : i+1])
 		}
-		for _, c := range group {
-			c.err = err
-		}
+		return nil
 	}
-	return nil
+	return err
 }
 
-// claimGroup answers claims of one consumer, sorted by key: batches of two
-// replicas in one order cannot deadlock.
-func (s *Store) claimGroup(claims []*claim) error {
-	consumer := claims[0].key.Consumer
-	ids := distinctIDs(claims, claimKey)
-	s.toRelease.keep(consumer, ids) // claimed again: not to be released any more
-	var held []string
-	err := s.call(context.Background(), store.OpClaim, s.lookups, func(ctx context.Context, conn *pgx.Conn) error {
-		var err error
-		held, err = s.lookUp(ctx, conn, consumer, ids, claims, false)
+// group is what a batch holds for one consumer, sorted by ID.
+type group[T any] struct {
+	consumer string
+	ids      []string // each once
+	items    []T
+}
+
+// answer fills in claims that are sorted by key: batches of two replicas in one
+// order cannot deadlock.
+func (s *Store) answer(claims []*claim) error {
+	groups := groupsOf(claims, claimKey)
+	for _, g := range groups {
+		s.toRelease.keep(g.consumer, g.ids) // claimed again: not to be released any more
+	}
+	held := false
+	err := s.call(context.Background(), store.OpClaim, s.lookups, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		held, err = s.lookUp(ctx, conn, groups, false)
 		return err
 	})
-	if err == nil && len(held) > 0 {
+	if err == nil && held {
+		// Others hold some. Perhaps they are no more: then we inherit.
 		err = s.call(context.Background(), store.OpClaim, s.lookups, func(ctx context.Context, conn *pgx.Conn) error {
-			_, err := s.lookUp(ctx, conn, consumer, ids, claims, true)
+			_, err := s.lookUp(ctx, conn, groups, true)
 			return err
 		})
 	}
@@ -174,34 +147,38 @@ func (s *Store) claimGroup(claims []*claim) error {
 }
 
 // lookUp sends in one round trip what is to be released, the leases, the look-up.
-// It fills in the answers and returns the IDs that others hold. With inherit it
-// first takes over what dead owners hold.
-func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, consumer string, ids []string, claims []*claim, inherit bool) (held []string, err error) {
-	for _, c := range claims {
-		c.answer = inbox.Claim{Key: c.key, Fingerprint: c.fp, Status: inbox.ClaimNew}
+// It fills in the answers and reports whether others hold some of the keys. With
+// inherit it first takes over what dead owners hold.
+func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, groups []group[*claim], inherit bool) (held bool, err error) {
+	for _, g := range groups {
+		for _, c := range g.items {
+			c.answer = inbox.Claim{Key: c.key, Fingerprint: c.fp, Status: inbox.ClaimNew}
+		}
 	}
 	dropped := s.toRelease.all()
 	beat := !s.opts.NoLeases && s.sinceBeat() > s.opts.LeaseTime/2
-	answers := func(rows pgx.Rows) error { return readAnswers(rows, ids, claims, &held) }
 	err = s.send(ctx, conn, func(b *statements) {
-		if s.opts.NoLeases {
-			b.last(func() { b.Queue(lookUpOnlySQL, consumer, ids).Query(answers) })
-			return
-		}
 		s.queueReleases(b, dropped)
 		b.last(func() {
 			if beat {
 				s.queueBeat(b)
 			}
-			if inherit {
-				b.Queue(inheritSQL, consumer, ids, s.owner)
+			for _, g := range groups {
+				answers := func(rows pgx.Rows) error { return readAnswers(rows, g, &held) }
+				if s.opts.NoLeases {
+					b.Queue(lookUpOnlySQL, g.consumer, g.ids).Query(answers)
+					continue
+				}
+				if inherit {
+					b.Queue(inheritSQL, g.consumer, g.ids, s.owner)
+				}
+				b.Queue(leaseSQL, g.consumer, g.ids, s.owner)
+				b.Queue(lookUpSQL, g.consumer, g.ids, s.owner).Query(answers)
 			}
-			b.Queue(leaseSQL, consumer, ids, s.owner)
-			b.Queue(lookUpSQL, consumer, ids, s.owner).Query(answers)
 		})
 	})
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	if beat {
 		s.markBeat()
@@ -211,17 +188,18 @@ func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, consumer string, ids
 }
 
 // readAnswers gives each row to all claims of its key; both are sorted by ID.
-func readAnswers(rows pgx.Rows, ids []string, claims []*claim, held *[]string) error {
+func readAnswers(rows pgx.Rows, g group[*claim], held *bool) error {
 	var n int
 	var fp []byte
 	var at *time.Time
 	var age *float64
 	_, err := pgx.ForEachRow(rows, []any{&n, &fp, &at, &age}, func() error {
-		first, _ := slices.BinarySearchFunc(claims, ids[n], func(c *claim, id string) int {
+		id := g.ids[n]
+		first, _ := slices.BinarySearchFunc(g.items, id, func(c *claim, id string) int {
 			return cmp.Compare(string(c.key.ID), id)
 		})
-		for _, c := range claims[first:] {
-			if string(c.key.ID) != ids[n] {
+		for _, c := range g.items[first:] {
+			if string(c.key.ID) != id {
 				break
 			}
 			c.answer.Status = inbox.ClaimHeld
@@ -229,9 +207,7 @@ func readAnswers(rows pgx.Rows, ids []string, claims []*claim, held *[]string) e
 				c.recorded(fp, *at, *age)
 			}
 		}
-		if at == nil {
-			*held = append(*held, ids[n])
-		}
+		*held = *held || at == nil
 		return nil
 	})
 	return err
@@ -248,49 +224,7 @@ func (c *claim) recorded(fp []byte, at time.Time, age float64) {
 	c.answer.Age = max(0, time.Duration(age*float64(time.Second)))
 }
 
-func (s *Store) flushRecords(items []*record) error {
-	s.metrics.Size(store.OpRecord, len(items))
-	sortByKey(items, recordKey)
-	for group := range byConsumer(items, recordKey) {
-		err := s.recordGroup(group)
-		if len(group) > 1 && ofTheData(err) {
-			for i := range group {
-				group[i].err = s.recordGroup(group[i : i+1])
-			}
-			continue
-		}
-		for _, r := range group {
-			r.err = err
-		}
-	}
-	return nil
-}
-
-func (s *Store) recordGroup(records []*record) error {
-	ids := make([]string, len(records))
-	fps := make([][]byte, len(records))
-	for i, r := range records {
-		ids[i] = string(r.key.ID)
-		if !r.fp.IsZero() {
-			fps[i] = r.fp[:]
-		}
-	}
-	consumer := records[0].key.Consumer
-	return s.call(context.Background(), store.OpRecord, s.inserts, func(ctx context.Context, conn *pgx.Conn) error {
-		return s.send(ctx, conn, func(b *statements) {
-			b.last(func() {
-				b.Queue(recordSQL, consumer, ids, fps)
-				if !s.opts.NoLeases {
-					b.Queue(releaseSQL, consumer, ids, s.owner)
-					s.ended.Add(int64(len(ids)))
-				}
-			})
-		})
-	})
-}
-
-func claimKey(c *claim) inbox.Key   { return c.key }
-func recordKey(r *record) inbox.Key { return r.key }
+func claimKey(c *claim) inbox.Key { return c.key }
 
 func sortByKey[T any](items []T, key func(T) inbox.Key) {
 	slices.SortFunc(items, func(a, b T) int {
@@ -299,26 +233,20 @@ func sortByKey[T any](items []T, key func(T) inbox.Key) {
 	})
 }
 
-// byConsumer yields the runs of one consumer in a sorted batch.
-func byConsumer[T any](items []T, key func(T) inbox.Key) func(yield func([]T) bool) {
-	return func(yield func([]T) bool) {
-		for len(items) > 0 {
-			n := 1
-			for n < len(items) && key(items[n]).Consumer == key(items[0]).Consumer {
-				n++
-			}
-			if !yield(items[:n]) {
-				return
-			}
-			items = items[n:]
+// groupsOf splits a sorted batch by consumer.
+func groupsOf[T any](items []T, key func(T) inbox.Key) []group[T] {
+	var groups []group[T]
+	for len(items) > 0 {
+		consumer, n := key(items[0]).Consumer, 1
+		for n < len(items) && key(items[n]).Consumer == consumer {
+			n++
 		}
+		ids := make([]string, n)
+		for i, it := range items[:n] {
+			ids[i] = string(key(it).ID)
+		}
+		groups = append(groups, group[T]{consumer, slices.Compact(ids), items[:n]})
+		items = items[n:]
 	}
-}
-
-func distinctIDs[T any](items []T, key func(T) inbox.Key) []string {
-	ids := make([]string, len(items))
-	for i, it := range items {
-		ids[i] = string(key(it).ID)
-	}
-	return slices.Compact(ids)
+	return groups
 }
