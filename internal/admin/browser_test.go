@@ -51,9 +51,14 @@ func startBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+	// Not t.TempDir: Chromium's helpers may write a moment longer than it lives.
+	profile, err := os.MkdirTemp("", "inboxd-browser")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-		"--user-data-dir="+t.TempDir(), "--remote-debugging-pipe", "about:blank")
+		"--user-data-dir="+profile, "--remote-debugging-pipe", "about:blank")
 	cmd.ExtraFiles = []*os.File{toBrowser, fromBrowser} // 3 and 4
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -62,10 +67,17 @@ func startBrowser(t *testing.T) *browser {
 	fromBrowser.Close()
 	b := &browser{t: t, out: out, in: bufio.NewReaderSize(in, 1<<20)}
 	t.Cleanup(func() {
-		out.Close()
-		in.Close()
-		_ = cmd.Process.Kill()
+		out.Close() // the end of its debugging pipe ends the browser
+		killer := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
 		_ = cmd.Wait()
+		killer.Stop()
+		in.Close()
+		for range 50 {
+			if os.RemoveAll(profile) == nil {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
 	})
 	target := b.call("Target.createTarget", map[string]any{"url": "about:blank"})["targetId"]
 	b.session = b.call("Target.attachToTarget", map[string]any{"targetId": target, "flatten": true})["sessionId"].(string)

@@ -32,10 +32,11 @@ type sent struct {
 	lastAttempt time.Time
 }
 
-// job is one Job at work. filter is fixed; mu guards the rest.
+// job is one Job at work. filter and ready are fixed; mu guards the rest.
 type job struct {
 	jobs   *jobs
 	filter inbox.ParkedFilter
+	ready  chan struct{} // closed when the audit table says that it starts
 
 	mu sync.Mutex
 	Job
@@ -81,6 +82,7 @@ func (j *job) stop(ctx context.Context) error {
 }
 
 func (j *job) run(ctx context.Context) {
+	<-j.ready
 	err := j.count(ctx)
 	if err == nil {
 		err = j.walk(ctx)

@@ -226,7 +226,7 @@ func (a *Admin) newJob(r *http.Request, action string, q url.Values, why string)
 		f.Before = now.Truncate(time.Microsecond)
 	}
 	j := &job{
-		jobs: a.jobs, filter: f,
+		jobs: a.jobs, filter: f, ready: make(chan struct{}),
 		Job: Job{
 			ID: rand.Text(), Action: action, Filter: describeFilter(f), State: JobRunning,
 			Actor: callerOf(r).String(), Why: why, Rate: rate, Before: f.Before, Started: now,
@@ -236,6 +236,7 @@ func (a *Admin) newJob(r *http.Request, action string, q url.Values, why string)
 	if err != nil {
 		return Job{}, err
 	}
+	defer close(j.ready)
 	a.done(r, deed{action: byFilter(action), consumer: f.Consumer, target: snap.Filter, why: why, facts: []any{"run", snap.ID}})
 	return snap, nil
 }
