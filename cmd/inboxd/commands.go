@@ -35,7 +35,7 @@ func commands() []command {
 		{"health", "[--consuming]", "ask the daemon's health endpoint (HEALTHCHECK, probes)", remote(client.Health)},
 		{"status", "", "show what every consumer is doing", remote(client.Status)},
 		{"schema", "ledger|shared", "print SQL: the store's own tables, or the shared inbox", runSchema},
-		{"verify", "--url URL …", "prove that a handler is idempotent", runVerify},
+		{"verify", "[flags] URL", "prove that a handler is idempotent", runVerify},
 		{"version", "", "print the version", runVersion},
 	}
 }
