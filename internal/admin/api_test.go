@@ -39,6 +39,9 @@ func TestStatusTellsEveryConsumerAndWhy(t *testing.T) {
 	if s.Consuming || len(s.Consumers) != 2 || s.Consumers[1].Hindrances[0].Why != "the health URL answers 503" {
 		t.Errorf("got %+v, want mail not consuming because of its handler", s)
 	}
+	if s.Store.Retention != "168h" {
+		t.Errorf("retention: got %q, want 168h", s.Store.Retention)
+	}
 	if len(s.Parked) != 1 || s.Parked[0].Count != 3 || s.Parked[0].Reason != "rejected" {
 		t.Errorf("parked: got %+v, want 3 rejected", s.Parked)
 	}

@@ -52,7 +52,7 @@ func open(t *testing.T, change ...func(*Options)) *desk {
 	o := Options{
 		Version: "1.2.3", Log: slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil)),
 		Consumers: func() []ConsumerStatus { return someConsumers() },
-		Store:     func() StoreStatus { return StoreStatus{Kind: "sqlite", OK: true, Retention: "168h"} },
+		Store:     func() StoreStatus { return StoreStatus{Kind: "sqlite", OK: true, Retention: "168h0m0s"} },
 		Desk:      d.store, Parker: d.store,
 		Pause: func(_ context.Context, name, why string) error {
 			d.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -108,6 +109,12 @@ func New(o Options) (*Admin, error) {
 	if o.DrainLimit <= 0 {
 		o.DrainLimit = 25 * time.Second
 	}
+	state := o.Store
+	o.Store = func() StoreStatus {
+		s := state()
+		s.Retention = tidyDuration(s.Retention)
+		return s
+	}
 	a := &Admin{Options: o, started: time.Now(), secret: make([]byte, 32)}
 	_, _ = rand.Read(a.secret) // never fails: crypto/rand ends the program instead
 	a.samples = newSamples()
@@ -145,4 +152,15 @@ func (a *Admin) hasConsumer(name string) bool {
 		}
 	}
 	return false
+}
+
+// tidyDuration takes the zeros off a time.Duration's text: 168h, not 168h0m0s.
+func tidyDuration(s string) string {
+	if t, ok := strings.CutSuffix(s, "m0s"); ok {
+		s = t + "m"
+	}
+	if t, ok := strings.CutSuffix(s, "h0m"); ok {
+		s = t + "h"
+	}
+	return s
 }

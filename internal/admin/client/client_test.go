@@ -185,6 +185,7 @@ func TestWhatCommandsPrint(t *testing.T) {
 	out, _ = d.want(t, 0, Status)
 	golden(t, "status.txt", out)
 	d.want(t, 0, Pause, "billing", "--reason", "migration")
+	d.want(t, 0, Resume, "billing")
 	out, _ = d.want(t, 0, Audit)
 	golden(t, "audit.txt", strings.ReplaceAll(out, "127.0.0.1", "ADDR"))
 }

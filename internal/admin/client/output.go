@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -26,15 +27,20 @@ func (c *command) printJSON(v any) int {
 
 // table writes rows in columns; the first row is the heading.
 func (c *command) table(rows [][]string) int {
-	w := tabwriter.NewWriter(c.env.Stdout, 0, 8, 2, ' ', 0)
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
 			row[i] = printable(cell)
 		}
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(row, "\t"), "\t "))
+		// Every cell, empty ones too: a row with fewer ends the columns.
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	if err := w.Flush(); err != nil {
-		return c.fail(err)
+	_ = w.Flush() // into memory
+	for line := range strings.Lines(b.String()) {
+		if _, err := fmt.Fprintln(c.env.Stdout, strings.TrimRight(line, " \n")); err != nil {
+			return c.fail(err)
+		}
 	}
 	return exitOK
 }

@@ -44,7 +44,9 @@ func (c *command) followRun(ctx context.Context, cl *Client, id string) int {
 			p.end()
 			return c.ended(j)
 		}
-		p.show("%s", runLine(j))
+		if j.Total > 0 {
+			p.show("%s", runLine(j))
+		}
 		select {
 		case <-t.C:
 		case <-ctx.Done():
