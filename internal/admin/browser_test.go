@@ -52,7 +52,7 @@ func startBrowser(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	// Not t.TempDir: Chromium's helpers may write a moment longer than it lives.
-	profile, err := os.MkdirTemp("", "inboxd-browser")
+	profile, err := os.MkdirTemp("", "inboxd-browser") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
