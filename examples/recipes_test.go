@@ -187,11 +187,12 @@ func setUp(t *testing.T) (url string, conn *pgx.Conn) {
 	return url, conn
 }
 
-func goRecipe(t *testing.T) string {
+// build compiles a command and returns its path.
+func build(t *testing.T, pkg string) string {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "recipe-go")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./go").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	bin := filepath.Join(t.TempDir(), "bin")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, pkg).CombinedOutput(); err != nil {
+		t.Fatalf("go build %s: %v\n%s", pkg, err, out)
 	}
 	return bin
 }
@@ -228,13 +229,14 @@ func (s *running) verify(t *testing.T, route string, view ...string) {
 
 func TestRecipesHaveOneEffectPerMessage(t *testing.T) {
 	t.Parallel()
+	amqpURL, inboxd := testenv.AMQPURL(t), build(t, "../cmd/inboxd")
 	for name, r := range recipes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, conn := setUp(t)
 			env := []string{"DATABASE_URL=" + url}
 			if name == "go" {
-				env = append(env, "GO_RECIPE="+goRecipe(t))
+				env = append(env, "GO_RECIPE="+build(t, "./go"))
 			}
 			s := run(t, r, env...)
 
@@ -257,6 +259,7 @@ func TestRecipesHaveOneEffectPerMessage(t *testing.T) {
 					t.Errorf("%s with %v: got %s, want %s", c.body, c.header, got, c.want)
 				}
 			}
+			s.behindDaemon(t, inboxd, amqpURL, url, conn)
 			s.verify(t, "/messages", "--sql", url, "--query", "select count(*) from orders where order_id = {{id}}")
 
 			var orders, rows int

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -96,8 +97,11 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 func SchemaMain(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("inboxd schema shared", flag.ContinueOnError)
 	fs.SetOutput(stderr)
+	if slices.ContainsFunc(args, func(a string) bool { return a == "-h" || a == "-help" || a == "--help" }) {
+		fs.SetOutput(stdout) // asked for, so no error
+	}
 	fs.Usage = func() {
-		fmt.Fprint(stderr, "usage: inboxd schema shared [flags]\n\n"+
+		fmt.Fprint(fs.Output(), "usage: inboxd schema shared [flags]\n\n"+
 			"Prints the DDL of the inbox table and of inbox_claim, for the service's own\n"+
 			"PostgreSQL database: inboxd schema shared | psql \"$DATABASE_URL\"\n\n")
 		fs.PrintDefaults()
