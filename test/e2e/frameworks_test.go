@@ -93,8 +93,10 @@ func TestFrameworksThatRefuseEverythingParkTenMessagesAtMost(t *testing.T) {
 				messages[i].ContentType = "" // as plain clients send them
 			}
 			publish(t, amqpURL, q, messages...)
-			s := settings{amqp: amqpURL, queue: q, handler: "http://127.0.0.1:" + port + "/messages",
-				consumer: "    retry: {initial: 10ms, max: 100ms}\n"}
+			s := settings{
+				amqp: amqpURL, queue: q, handler: "http://127.0.0.1:" + port + "/messages",
+				consumer: "    retry: {initial: 10ms, max: 100ms}\n",
+			}
 			d := newDaemon(t, s)
 			s.store = "sqlite:" + d.dir + "/inbox.db"
 			d.start()

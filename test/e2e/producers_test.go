@@ -424,8 +424,10 @@ func TestMessagesOfTheCommandLine(t *testing.T) {
 			"-H", "message-id: from the shell", "-H", "n: 1099511627777", "-b", "text")
 	}
 	handler := newRecorder(t)
-	d := newDaemon(t, settings{amqp: amqpURL, queue: q, handler: handler.URL,
-		consumer: "    message_id: [property, \"header:message-id\"]\n"})
+	d := newDaemon(t, settings{
+		amqp: amqpURL, queue: q, handler: handler.URL,
+		consumer: "    message_id: [property, \"header:message-id\"]\n",
+	})
 	d.start()
 	eventually(t, 60*time.Second, "one is processed, one a duplicate", func() bool {
 		return d.outcome("processed") == 1 && d.outcome("duplicate") == 1
