@@ -140,6 +140,7 @@ func consumerOptions(c config.Config, cc config.Consumer) consumer.Options {
 		Consumer:      cc.Name,
 		Queue:         cc.Queue,
 		Prefetch:      cc.Prefetch,
+		DeliveryLimit: cc.DeliveryLimit,
 		Retention:     c.Store.Retention,
 		Grace:         c.ShutdownTimeout,
 		EmbeddedStore: isEmbedded(c) && cc.Inbox.URL.IsZero(),

@@ -75,10 +75,12 @@ type Consumer struct {
 	OnMismatch  string      `yaml:"on_mismatch"`
 	Fingerprint Fingerprint `yaml:"fingerprint"`
 	MaxBody     Size        `yaml:"max_body"`
-	Forward     Forward     `yaml:"forward"`
-	Retry       Retry       `yaml:"retry"`
-	Park        Park        `yaml:"park"`
-	Inbox       Inbox       `yaml:"inbox"`
+	// DeliveryLimit is the queue's, DeliveryLimitAuto, or 0 for none.
+	DeliveryLimit int     `yaml:"delivery_limit"`
+	Forward       Forward `yaml:"forward"`
+	Retry         Retry   `yaml:"retry"`
+	Park          Park    `yaml:"park"`
+	Inbox         Inbox   `yaml:"inbox"`
 }
 
 // The values of Consumer.OnMissingID and Consumer.OnMismatch.
@@ -90,6 +92,9 @@ const (
 	OnMismatchPark = "park"
 	OnMismatchAck  = "ack"
 )
+
+// DeliveryLimitAuto stands for what is known of the queue and its broker.
+const DeliveryLimitAuto = -1
 
 // Declare describes the queue to declare before consuming; with an empty Type
 // the queue must exist. A declared queue is durable and never deleted by itself.
@@ -176,14 +181,15 @@ func Default() Config {
 // Forward.URL have no default.
 func DefaultConsumer() Consumer {
 	return Consumer{
-		Concurrency: 16,
-		Prefetch:    32,
-		MessageID:   MessageID{{{Kind: "property"}}},
-		OnMissingID: OnMissingIDPark,
-		OnMismatch:  OnMismatchPark,
-		Fingerprint: Fingerprint{Mode: "body"},
-		MaxBody:     16 << 20,
-		Forward:     Forward{Timeout: 30 * time.Second, IdempotencyKey: "raw"},
+		Concurrency:   16,
+		Prefetch:      32,
+		MessageID:     MessageID{{{Kind: "property"}}},
+		OnMissingID:   OnMissingIDPark,
+		OnMismatch:    OnMismatchPark,
+		Fingerprint:   Fingerprint{Mode: "body"},
+		MaxBody:       16 << 20,
+		DeliveryLimit: DeliveryLimitAuto,
+		Forward:       Forward{Timeout: 30 * time.Second, IdempotencyKey: "raw"},
 		Retry: Retry{
 			Initial:     500 * time.Millisecond,
 			Max:         30 * time.Second,

@@ -12,6 +12,8 @@ const (
 	maxPrefetch    = 65535
 	maxConcurrency = 10_000
 	maxAttempts    = 10_000
+
+	maxDeliveryLimit = 1_000_000
 	// brokerMaxBody is the largest message that RabbitMQ can be set to take.
 	brokerMaxBody = 512 << 20
 )
@@ -91,6 +93,7 @@ func (c *Consumer) validateFlow(r *report, path string) {
 	if c.Prefetch < c.Concurrency && !r.failed(path+".concurrency") {
 		r.check(path+".prefetch", fmt.Errorf("must be at least concurrency (%d), got %d: requests can only be in flight for messages that the broker has handed over", c.Concurrency, c.Prefetch))
 	}
+	r.between(path+".delivery_limit", c.DeliveryLimit, DeliveryLimitAuto, maxDeliveryLimit)
 	if c.MaxBody < 1 || c.MaxBody > brokerMaxBody {
 		r.check(path+".max_body", fmt.Errorf("must be 1B to %s, got %s", Size(brokerMaxBody), c.MaxBody))
 	}

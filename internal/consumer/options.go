@@ -68,6 +68,9 @@ type Options struct {
 	Declare *Declare
 	// Grace is how long a graceful end waits for handlers; default 25 s.
 	Grace time.Duration
+	// DeliveryLimit is the delivery limit of the queue, 0 where it has none, or
+	// AutoDeliveryLimit.
+	DeliveryLimit int
 	// EmbeddedStore says that the records are in a file that only this process
 	// sees, so that a second consumer on the queue is worth a warning.
 	EmbeddedStore bool
@@ -81,6 +84,10 @@ type Declare struct {
 	Type      string
 	Arguments inbox.Table
 }
+
+// AutoDeliveryLimit takes the delivery limit from Declare or, where that has
+// none, the default of the broker's version.
+const AutoDeliveryLimit = -1
 
 const (
 	defaultPrefetch = 32

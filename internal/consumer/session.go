@@ -22,6 +22,8 @@ type session struct {
 	ch   *amqp.Channel
 	tag  string
 	book *book
+	// limit is the queue's delivery limit, 0 for none.
+	limit int64
 
 	ctx  context.Context // done: handlers start nothing new
 	stop context.CancelFunc
@@ -46,7 +48,7 @@ func (c *Consumer) session(ctx context.Context) error {
 		return err
 	}
 	c.connected(conn.addr)
-	s := &session{c: c, conn: conn, book: newBook(c.opts.Prefetch), lost: make(chan struct{})}
+	s := &session{c: c, conn: conn, book: newBook(c.opts.Prefetch), limit: c.opts.deliveryLimit(conn.Properties), lost: make(chan struct{})}
 	// The end of ctx reaches the handlers through drain, which must come first.
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer s.stop()
@@ -170,6 +172,7 @@ func (s *session) pump(deliveries <-chan amqp.Delivery) {
 		now := time.Now()
 		h := &held{tag: raw.DeliveryTag}
 		fill(&h.Delivery, &raw, s.c.opts.Queue, now)
+		h.DeliveryLimit = s.limit
 		s.book.add(h)
 		s.c.delivered(now)
 		if s.ctx.Err() != nil || s.refuseStream(&h.Delivery) {

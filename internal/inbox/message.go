@@ -87,6 +87,9 @@ type Delivery struct {
 	// DeliveryCount is the broker's count of earlier deliveries
 	// (x-delivery-count of a quorum queue), or -1 where it keeps none.
 	DeliveryCount int64
+	// DeliveryLimit is the count above which the broker drops the message, 0
+	// where it never does or that is not known.
+	DeliveryLimit int64
 	// Received is when this process got hold of the delivery; it carries the
 	// monotonic clock.
 	Received time.Time

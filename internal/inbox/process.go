@@ -103,6 +103,10 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 		case claim.Status == ClaimMismatch:
 			return p.mismatch(ctx, d, claim)
 		}
+		if d.nearLimit() && tries == 0 {
+			p.Ledger.Release(claim)
+			return p.park(ctx, d, DeliveryLimit, d.errNearLimit())
+		}
 
 		// forward
 		Failpoint("before-request")
@@ -165,6 +169,9 @@ var ErrNoMessageID = errors.New("no source in message_id gave an ID")
 // forwardUnkeyed is the way of a message without an ID where the user asked to
 // forward those: at least once, nothing claimed, nothing recorded.
 func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
+	if d.nearLimit() {
+		return p.park(ctx, d, DeliveryLimit, d.errNearLimit())
+	}
 	until := d.Received.Add(p.Retry.Hold)
 	for tries := 0; ; tries++ {
 		switch a := p.forward(ctx, d, until); a.Verdict {
