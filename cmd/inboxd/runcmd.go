@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	"github.com/inboxd/inboxd/internal/config"
+	"github.com/inboxd/inboxd/internal/store"
+	"github.com/inboxd/inboxd/internal/store/shared"
 )
 
 // flags returns a flag set that prints its usage to where it belongs and never
@@ -103,9 +105,16 @@ func runDaemon(ctx context.Context, env environment, args []string) int {
 	if n := limitMemory(); n > 0 {
 		log.Info("memory limit set from the cgroup", "bytes", n)
 	}
-	if err := newDaemon(cfg, log).run(ctx); err != nil {
+	err := newDaemon(cfg, log).run(ctx)
+	var refused *shared.RefusedError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, store.ErrSetup), errors.As(err, &refused):
+		env.errorf("%v", err)
+		return exitUsage // a restart will not help
+	default:
 		env.errorf("%v", err)
 		return exitFailed
 	}
-	return exitOK
 }

@@ -121,9 +121,10 @@ func TestTheDaemonWaitsForABrokerThatComesLater(t *testing.T) {
 	d := newDaemon(t, settings{amqp: r.URL, queue: "orders", handler: handler.URL})
 	d.start()
 	eventually(t, 10*time.Second, "the daemon is ready without a broker", func() bool { c, _ := d.get("/readyz"); return c == 200 })
-	if c, body := d.get("/consuming"); c != 503 || !strings.Contains(body, "billing") {
-		t.Errorf("/consuming without a broker: got %d %s, want 503 and the consumer's name", c, body)
-	}
+	eventually(t, 10*time.Second, "/consuming names the consumer and why it does not", func() bool {
+		c, body := d.get("/consuming")
+		return c == 503 && strings.Contains(body, "billing") && strings.Contains(body, "refused")
+	})
 	if c, _ := d.get("/livez"); c != 200 {
 		t.Errorf("/livez without a broker: got %d, want 200", c)
 	}
@@ -178,8 +179,8 @@ func TestACutConnectionNeverCostsOrDoublesAMessage(t *testing.T) {
 		consumer: "    concurrency: 16\n    prefetch: 100\n",
 	})
 	d.start()
-	for i := 1; i <= 20; i++ {
-		eventually(t, 30*time.Second, "it works until the next cut", func() bool { keys, _ := handler.counts(); return keys >= i*n/25 })
+	for i := 1; i <= 8; i++ {
+		eventually(t, 30*time.Second, "it works until the next cut", func() bool { keys, _ := handler.counts(); return keys >= i*n/10 })
 		proxy.Cut()
 	}
 	eventually(t, time.Minute, "every message is handled", func() bool { keys, _ := handler.counts(); return keys == n })

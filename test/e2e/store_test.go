@@ -116,7 +116,8 @@ func TestAReadOnlyPostgresIsNotWrittenOffAndNotTrusted(t *testing.T) {
 	if got := d.outcome("processed"); got != 0 {
 		t.Errorf("%d messages processed without a record", got)
 	}
-	sql("set default_transaction_read_only = off; alter system reset default_transaction_read_only")
+	p.URL += "&options=-c%20default_transaction_read_only%3Doff"
+	sql("alter system reset default_transaction_read_only")
 	sql("select pg_reload_conf()")
 	eventually(t, 40*time.Second, "every message is processed", func() bool {
 		return d.outcome("processed")+d.outcome("duplicate") >= 20
@@ -130,7 +131,7 @@ func TestAReadOnlyPostgresIsNotWrittenOffAndNotTrusted(t *testing.T) {
 func TestSQLiteOnAFullDiskFailsClosedAndRecovers(t *testing.T) {
 	amqpURL := testenv.AMQPURL(t)
 	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=12m"); err != nil {
 		if os.Getenv("CI") != "" && os.Geteuid() == 0 {
 			t.Fatalf("mounting a small tmpfs: %v", err)
 		}
@@ -145,12 +146,16 @@ func TestSQLiteOnAFullDiskFailsClosedAndRecovers(t *testing.T) {
 	publish(t, amqpURL, q, first...)
 	eventually(t, 20*time.Second, "it works", func() bool { return d.outcome("processed") == 100 })
 
+	// Something else takes every byte, also the one that the inbox frees.
 	ballast := filepath.Join(dir, "ballast")
-	fill(t, ballast)
+	stop, filled := make(chan struct{}), make(chan struct{})
+	go func() { defer close(filled); fill(t, ballast, stop) }()
 	second, _ := orders("full", 3000, 0)
 	publish(t, amqpURL, q, second...)
 	eventually(t, time.Minute, "the daemon stops consuming", func() bool { c, _ := d.get("/consuming"); return c == 503 })
 	_, stuck := handler.counts()
+	close(stop)
+	<-filled
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
@@ -168,18 +173,26 @@ func TestSQLiteOnAFullDiskFailsClosedAndRecovers(t *testing.T) {
 	}
 }
 
-func fill(t *testing.T, path string) {
-	t.Helper()
+// fill takes all the space of a file system until stop is closed.
+func fill(t *testing.T, path string, stop <-chan struct{}) {
 	f, err := os.Create(path)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return
 	}
 	defer f.Close()
-	for _, chunk := range []int{64 << 10, 4 << 10, 512} {
-		for {
-			if _, err := f.Write(make([]byte, chunk)); err != nil {
-				break
+	for {
+		for _, chunk := range []int{64 << 10, 4 << 10, 512} {
+			for {
+				if _, err := f.Write(make([]byte, chunk)); err != nil {
+					break
+				}
 			}
+		}
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Millisecond):
 		}
 	}
 }

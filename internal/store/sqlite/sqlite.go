@@ -114,6 +114,9 @@ func Open(ctx context.Context, opts Options, log *slog.Logger, reg prometheus.Re
 	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.keepReserve(); err != nil {
+		log.Warn("the disk is nearly full: no space could be set aside for the inbox", "store", s.Describe(), "err", err)
+	}
 	s.metrics = store.NewMetrics(reg, opts.Consumers)
 	s.claims = batch.New(maxBatch, 1, s.flushClaims)
 	s.records = batch.New(maxBatch, 1, s.flushRecords)

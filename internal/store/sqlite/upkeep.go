@@ -169,6 +169,9 @@ func (s *Store) Healthy(ctx context.Context) error {
 		return err
 	}
 	if s.writeFailed.Load() {
+		if err := s.rescue(ctx); err != nil {
+			return err
+		}
 		return s.probe(ctx)
 	}
 	var one int
