@@ -56,6 +56,7 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 	if err != nil {
 		return nil, fmt.Errorf("forward.status: %w", err)
 	}
+	fo.Evidence = l.evidence(cc)
 	fo.OnGone = func(why string) { d.keepPause(st, cc.Name, why) }
 	if l.forwarder, err = forward.New(fo, l.gate, d.log, d.reg); err != nil {
 		return nil, fmt.Errorf("forward: %w", err)
@@ -91,6 +92,18 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 	}
 	l.consumer = consumer.New(consumerOptions(d.cfg, cc), l.processor.Process, l.gate, d.log, d.reg)
 	return l, nil
+}
+
+// evidence says in shared mode whether the handler has committed a message
+// although its answer does not say so. The look-up has its own short time limit.
+func (l *line) evidence(cc config.Consumer) func(*inbox.Delivery) bool {
+	if cc.Inbox.URL.IsZero() {
+		return nil
+	}
+	return func(d *inbox.Delivery) bool {
+		c, err := l.shared.Claim(context.Background(), inbox.Key{Consumer: cc.Name, ID: d.ID}, d.Fingerprint)
+		return err == nil && d.ID != "" && c.Status == inbox.ClaimRecorded
+	}
 }
 
 // openShared waits for the service's database; a table that cannot keep the

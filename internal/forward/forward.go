@@ -132,6 +132,10 @@ func (f *Forwarder) Forward(ctx context.Context, d *inbox.Delivery) inbox.Answer
 	start := time.Now()
 	r, killed := f.exchange(d)
 	j := f.read(r, killed)
+	if j.Verdict.Counts() && f.opts.Evidence != nil && f.opts.Evidence(d) {
+		// It committed and then failed to say so.
+		j.Verdict, j.Err = inbox.Done, nil
+	}
 	if j.Verdict == inbox.Refused || j.Verdict == inbox.Misconfigured {
 		j.message = distinction(d)
 		if cause := f.likelyCause(r, d); cause != "" {

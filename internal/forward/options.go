@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/inboxd/inboxd/internal/inbox"
 )
 
 // KeyFormat is the form of the Idempotency-Key header.
@@ -44,6 +46,11 @@ type Options struct {
 	TokenFile      string // bearer token; read again while running
 	TLS            TLSFiles
 	Breaker        BreakerOptions
+	// Evidence, where set, is asked after a request that failed or got no answer
+	// whether the application has processed the message all the same (shared
+	// mode: its row is there). True makes it Done, before anything counts as a
+	// failure. It must not wait for long; where it does not know it says false.
+	Evidence func(*inbox.Delivery) bool
 	// OnGone is called when a 410 pauses the consumer, after the gate is shut,
 	// so that the pause can be kept across a restart. It must not block for
 	// long. May be nil.
