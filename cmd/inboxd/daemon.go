@@ -66,7 +66,7 @@ func newDaemon(cfg config.Config, log *slog.Logger) *daemon {
 // answer all the time and an outage of the store or the broker at start is
 // waited out instead of crashed on.
 func (d *daemon) run(ctx context.Context) error {
-	front, err := d.listen()
+	front, err := d.listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -217,14 +217,15 @@ func (d *daemon) openStore(ctx context.Context) (store.Store, error) {
 	}
 }
 
-func (d *daemon) listen() (*front, error) {
+func (d *daemon) listen(ctx context.Context) (*front, error) {
 	f := &front{d: d}
 	var errs []error
+	var lc net.ListenConfig
 	open := func(key, addr string) net.Listener {
 		if addr == "" {
 			return nil
 		}
-		ln, err := net.Listen("tcp", addr)
+		ln, err := lc.Listen(ctx, "tcp", addr)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", key, err))
 		}

@@ -98,7 +98,8 @@ func runDaemon(ctx context.Context, env environment, args []string) int {
 		return code
 	}
 	log := newLogger(cfg.Log, env.stderr)
-	slog.SetDefault(log) // libraries write to the standard logger
+	//nolint:forbidigo // for the libraries that write to the standard logger; ours is passed in
+	slog.SetDefault(log)
 	for _, w := range cfg.Warnings() {
 		log.Warn("configuration", "warning", w.String())
 	}

@@ -215,8 +215,12 @@ declare: {type: quorum, arguments: {x-delivery-limit: 50, x-single-active-consum
 		t.Fatal(err)
 	}
 	wantID := MessageID{
-		{{"header", "tenant"}, {"header", "X Id"}}, {{"json", "/a~1b/0"}}, {{"property", "correlation_id"}},
-		{{"property", ""}}, {{"cloudevents", ""}}, {{"sha256", ""}},
+		{{"header", "tenant"}, {"header", "X Id"}},
+		{{"json", "/a~1b/0"}},
+		{{"property", "correlation_id"}},
+		{{"property", ""}},
+		{{"cloudevents", ""}},
+		{{"sha256", ""}},
 	}
 	if !reflect.DeepEqual(c.MessageID, wantID) {
 		t.Errorf("message_id: got %v, want %v", c.MessageID, wantID)

@@ -116,7 +116,7 @@ func (u URL) String() string {
 	if err != nil {
 		return redacted
 	}
-	shown := ""
+	var shown string
 	rest, isHierarchical := strings.CutPrefix(u.Reveal(), parsed.Scheme+"://")
 	_, afterHost, _ := strings.Cut(rest, "/")
 	switch {

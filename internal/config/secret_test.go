@@ -30,7 +30,7 @@ func printed(v any) map[string]string {
 		out["yaml"] = string(b)
 	}
 	var b bytes.Buffer
-	slog.New(slog.NewTextHandler(&b, nil)).Info("x", "v", v, slog.Any("group", slog.GroupValue(slog.Any("v", v))))
+	slog.New(slog.NewTextHandler(&b, nil)).Info("x", slog.Any("v", v), slog.Any("group", slog.GroupValue(slog.Any("v", v))))
 	slog.New(slog.NewJSONHandler(&b, nil)).Info("x", "v", v)
 	out["slog"] = b.String()
 	return out

@@ -73,13 +73,13 @@ func (d *dialer) open(ctx context.Context, uri amqp.URI, addr string, tlsConfig 
 	conn := raw
 	if uri.Scheme == "amqps" {
 		if conn, err = handshake(ctx, raw, uri, tlsConfig, timeout); err != nil {
-			raw.Close()
+			_ = raw.Close()
 			return nil, err
 		}
 	}
 	sasl, err := mechanisms(uri)
 	if err != nil {
-		raw.Close()
+		_ = raw.Close()
 		return nil, err
 	}
 

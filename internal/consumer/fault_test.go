@@ -51,7 +51,8 @@ func TestLateAckNeverReachesTheNextSession(t *testing.T) {
 			proxy, via := proxied(t, url)
 			late := make(chan struct{})
 			var calls, ended atomic.Int32
-			r := startRig(t, rigOptions{url: url, via: via, args: args, tune: func(o *Options) { quick(o); o.Prefetch = 2 },
+			r := startRig(t, rigOptions{
+				url: url, via: via, args: args, tune: func(o *Options) { quick(o); o.Prefetch = 2 },
 				handler: func(ctx context.Context, d *inbox.Delivery) inbox.Result {
 					if calls.Add(1) > 2 { // the second session holds them and then gives them back
 						<-ctx.Done()
@@ -61,7 +62,8 @@ func TestLateAckNeverReachesTheNextSession(t *testing.T) {
 					<-late
 					defer ended.Add(1)
 					return inbox.Result{Outcome: inbox.Processed}
-				}})
+				},
+			})
 			r.publish(1, 3)
 			eventually(t, 5*time.Second, "both handlers of the first session run", func() bool { return calls.Load() == 2 })
 			proxy.Cut()
@@ -205,7 +207,7 @@ func TestStopFinishesRequestsInFlightAndNothingElse(t *testing.T) {
 	}})
 	r.publish(0, 100)
 	eventually(t, 5*time.Second, "a prefetch of handlers runs", func() bool { return r.c.Status().Running == 16 })
-	err, took := r.end()
+	took, err := r.end()
 	if err != nil || took > time.Second {
 		t.Errorf("Run = %v after %s, want nil within 1 s", err, took)
 	}
@@ -218,14 +220,16 @@ func TestHandlerThatOutlastsTheGraceIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	forever := make(chan struct{})
 	t.Cleanup(func() { close(forever) })
-	r := startRig(t, rigOptions{args: classic, tune: func(o *Options) { o.Grace = 300 * time.Millisecond },
+	r := startRig(t, rigOptions{
+		args: classic, tune: func(o *Options) { o.Grace = 300 * time.Millisecond },
 		handler: func(context.Context, *inbox.Delivery) inbox.Result {
 			<-forever
 			return inbox.Result{Outcome: inbox.Processed}
-		}})
+		},
+	})
 	r.publish(0, 1)
 	eventually(t, 5*time.Second, "the handler runs", func() bool { return r.c.Status().Running == 1 })
-	err, took := r.end()
+	took, err := r.end()
 	if err == nil || took > 2*time.Second {
 		t.Errorf("Run = %v after %s, want an error soon after the grace", err, took)
 	}

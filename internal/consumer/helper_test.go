@@ -108,11 +108,11 @@ func (r *rig) declare(args amqp.Table) {
 }
 
 // end stops the consumer and returns what Run returned and how long it took.
-func (r *rig) end() (error, time.Duration) {
+func (r *rig) end() (took time.Duration, err error) {
 	begun := time.Now()
 	r.stop()
-	err := <-r.ended
-	return err, time.Since(begun)
+	err = <-r.ended
+	return time.Since(begun), err
 }
 
 // consuming waits for the consumer to be registered.

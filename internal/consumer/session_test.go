@@ -16,7 +16,7 @@ func TestEveryMessageIsHandledAndAckedOnce(t *testing.T) {
 			const n = 5000
 			r.publish(0, n)
 			eventually(t, 30*time.Second, "every message was handled", func() bool { d, _ := r.calls(); return d == n })
-			if err, _ := r.end(); err != nil {
+			if _, err := r.end(); err != nil {
 				t.Errorf("Run = %v, want nil", err)
 			}
 			if _, total := r.calls(); total != n {

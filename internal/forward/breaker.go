@@ -121,13 +121,6 @@ func (b *breaker) acquire(ctx context.Context) (pass, error) {
 	return pass{}, context.Cause(ctx)
 }
 
-// cancel gives a pass back with which nothing was sent.
-func (b *breaker) cancel(p pass) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.finish(p)
-}
-
 func (b *breaker) mayStart() bool {
 	switch b.state {
 	case BreakerClosed:

@@ -43,7 +43,7 @@ func (d *dialer) dialTLS(ctx context.Context, network, addr string) (net.Conn, e
 	defer cancel()
 	c := tls.Client(raw, cfg)
 	if err := c.HandshakeContext(ctx); err != nil {
-		raw.Close()
+		_ = raw.Close()
 		return nil, err
 	}
 	return c, nil

@@ -27,7 +27,7 @@ func TestEvidenceMakesAFailedAnswerDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		if a := f.Forward(t.Context(), &inbox.Delivery{ID: "a"}); a.Verdict != inbox.Done || a.Status != 500 {
+		if a := f.Forward(t.Context(), &inbox.Delivery{ID: "a"}); a.Verdict != inbox.Done || a.Status != http.StatusInternalServerError {
 			t.Fatalf("got %v (status %d, %v), want done", a.Verdict, a.Status, a.Err)
 		}
 	}

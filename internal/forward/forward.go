@@ -227,6 +227,7 @@ func (f *Forwarder) Request(d *inbox.Delivery) (*http.Request, error) {
 		fields = append(fields, field{"Authorization", "<redacted>"})
 	}
 	r := newRequest(context.Background(), f.target.url, fields, d.Body)
+	//nolint:staticcheck // see newRequest: lower case keeps the transport from replaying
 	if key, ok := r.Header["idempotency-key"]; ok {
 		delete(r.Header, "idempotency-key")
 		r.Header["Idempotency-Key"] = key

@@ -150,8 +150,14 @@ func TestInboxActionOverrulesTheTable(t *testing.T) {
 		status int
 		want   inbox.Verdict
 	}{
-		{"ack", 500, inbox.Done}, {"ACK", 404, inbox.Done}, {"retry", 200, inbox.Failed}, {"retry", 400, inbox.Failed},
-		{"park", 200, inbox.Refused}, {"park", 503, inbox.Refused}, {"", 500, inbox.Failed}, {"later", 400, inbox.Refused},
+		{"ack", 500, inbox.Done},
+		{"ACK", 404, inbox.Done},
+		{"retry", 200, inbox.Failed},
+		{"retry", 400, inbox.Failed},
+		{"park", 200, inbox.Refused},
+		{"park", 503, inbox.Refused},
+		{"", 500, inbox.Failed},
+		{"later", 400, inbox.Refused},
 	} {
 		d := newDelivery("m")
 		d.Properties.Type, d.Properties.MessageID = c.action, strconv.Itoa(c.status)

@@ -224,9 +224,17 @@ func TestWrongSetUpsAreNamed(t *testing.T) {
 		status               int
 		location, body, want string
 	}{
-		{401, "", "", "token_file"}, {403, "", "", "token_file"}, {403, "", "CSRF verification failed.", "CSRF"},
-		{403, "", "Blocked hosts: app", "config.hosts"}, {404, "", "", "path"}, {405, "", "", "POST"}, {431, "", "", "16 KiB"},
-		{301, "/messages/", "", "slash"}, {308, "https://h/messages", "", "https"}, {302, "/login", "", "final address"}, {302, "", "", "final"},
+		{401, "", "", "token_file"},
+		{403, "", "", "token_file"},
+		{403, "", "CSRF verification failed.", "CSRF"},
+		{403, "", "Blocked hosts: app", "config.hosts"},
+		{404, "", "", "path"},
+		{405, "", "", "POST"},
+		{431, "", "", "16 KiB"},
+		{301, "/messages/", "", "slash"},
+		{308, "https://h/messages", "", "https"},
+		{302, "/login", "", "final address"},
+		{302, "", "", "final"},
 	} {
 		d := newDelivery("m")
 		d.Properties.MessageID, d.Properties.Type, d.Properties.AppID = strconv.Itoa(c.status), c.location, c.body
@@ -265,7 +273,7 @@ func TestMetrics(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Amqp-Message-Id") != "" {
-			w.WriteHeader(500)
+			w.WriteHeader(http.StatusInternalServerError)
 		}
 	})
 	reg := prometheus.NewRegistry()

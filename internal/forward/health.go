@@ -54,7 +54,7 @@ func newHealth(gate *inbox.Gate, log *slog.Logger, get func(context.Context) err
 // run asks until ctx ends, at intervals with jitter.
 func (h *health) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		h.ask(ctx)
+		_ = h.ask(ctx) // notes the answer itself
 		wait(ctx, nil, time.Now().Add(healthEvery*3/4+rand.N(healthEvery/2)))
 	}
 }

@@ -47,6 +47,7 @@ func (q *quietLog) say(level slog.Level, every time.Duration, text string, attrs
 		l.suppressed = 0
 	}
 	q.mu.Unlock()
+	//nolint:sloglint // the callers pass constants
 	q.log.LogAttrs(context.Background(), level, text, attrs...)
 }
 

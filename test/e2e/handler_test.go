@@ -121,8 +121,10 @@ func TestAHandlerThatDiesOnARequestGetsEachAttemptOnce(t *testing.T) {
 		conn.(*net.TCPConn).SetLinger(0)
 		conn.Close()
 	})
-	d := newDaemon(t, settings{amqp: amqpURL, queue: q, handler: handler.URL,
-		consumer: "    concurrency: 8\n    prefetch: 8\n" + quickRetry})
+	d := newDaemon(t, settings{
+		amqp: amqpURL, queue: q, handler: handler.URL,
+		consumer: "    concurrency: 8\n    prefetch: 8\n" + quickRetry,
+	})
 	warm, _ := orders("warm", 50, 0) // a pool of warm connections, each good for a replay
 	publish(t, amqpURL, q, warm...)
 	d.start()
@@ -158,8 +160,10 @@ func TestOddAnswersAreReadWithinBounds(t *testing.T) {
 			time.Sleep(300 * time.Millisecond) // the answer itself is slow here
 		}
 	})
-	d := newDaemon(t, settings{amqp: amqpURL, queue: q, handler: handler.URL + "/in",
-		consumer: "    retry: {initial: 10ms, max: 50ms, max_attempts: 1, hold: 1m}\n"})
+	d := newDaemon(t, settings{
+		amqp: amqpURL, queue: q, handler: handler.URL + "/in",
+		consumer: "    retry: {initial: 10ms, max: 50ms, max_attempts: 1, hold: 1m}\n",
+	})
 	d.start()
 	d.awaitConsuming(20 * time.Second)
 	for _, id := range []string{"huge", "bomb", "late"} {
@@ -248,12 +252,12 @@ func TestAHandlerThatRefusesEverythingDoesNotParkTheQueue(t *testing.T) {
 	amqpURL := testenv.AMQPURL(t)
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
 		"DisallowedHost": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 			fmt.Fprint(w, "DisallowedHost at /messages\nInvalid HTTP_HOST header: '127.0.0.1:8000'. You may need to add '127.0.0.1' to ALLOWED_HOSTS.")
 		},
 		"content_type": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(422)
+			w.WriteHeader(http.StatusUnprocessableEntity)
 			fmt.Fprint(w, `{"detail":[{"type":"model_attributes_type","loc":["body"],"msg":"Input should be a valid dictionary or object to extract fields from"}]}`)
 		},
 	} {

@@ -76,8 +76,10 @@ func TestOddMessageIDsStayDistinctAtHandlersOfThreeLanguages(t *testing.T) {
 			t.Parallel()
 			url, keys := run(t)
 			q := queue(t, amqpURL, "quorum")
-			d := newDaemon(t, settings{amqp: amqpURL, queue: q, handler: url,
-				consumer: "    message_id: [\"header:id\", property]\n"})
+			d := newDaemon(t, settings{
+				amqp: amqpURL, queue: q, handler: url,
+				consumer: "    message_id: [\"header:id\", property]\n",
+			})
 			var messages []amqp.Publishing
 			for _, id := range oddIDs {
 				messages = append(messages, amqp.Publishing{MessageId: id, Body: []byte(id)})
@@ -195,14 +197,16 @@ func TestAParkedMessageIsReplayedWithItsKey(t *testing.T) {
 			select {
 			case <-mended:
 			default:
-				w.WriteHeader(422)
+				w.WriteHeader(http.StatusUnprocessableEntity)
 				fmt.Fprintf(w, "no such customer for %s", body)
 			}
 		}
 		d := newDaemon(t, settings{amqp: amqpURL, queue: q, handler: handler.URL, store: storeURL(t)})
 		d.start()
-		publish(t, amqpURL, q, amqp.Publishing{MessageId: "replay me", Body: []byte("body"), ContentType: "text/plain",
-			Headers: amqp.Table{"tenant": "t1"}})
+		publish(t, amqpURL, q, amqp.Publishing{
+			MessageId: "replay me", Body: []byte("body"), ContentType: "text/plain",
+			Headers: amqp.Table{"tenant": "t1"},
+		})
 		eventually(t, 20*time.Second, "it is parked", func() bool { return d.outcome("parked") == 1 })
 		code, out, stderr := d.cli("parked", "list", "-c", d.config, "--json")
 		if code != 0 || !strings.Contains(out, "rejected") {

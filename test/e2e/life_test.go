@@ -248,7 +248,7 @@ func TestNoSecretAndNoPayloadLeaks(t *testing.T) {
 			t.Errorf("Authorization: got %q", r.Header.Get("Authorization"))
 		}
 		if key == "bad" {
-			w.WriteHeader(500)
+			w.WriteHeader(http.StatusInternalServerError)
 		}
 	})
 	d := newDaemon(t, settings{
