@@ -46,6 +46,7 @@ type command struct {
 	where Where
 	json  bool
 	why   string
+	help  func()
 }
 
 // newCommand begins a command: name and arguments as in its usage line, and
@@ -56,7 +57,8 @@ func newCommand(env Env, usage, about string) *command {
 	c.flags.StringVar(&c.where.ConfigFile, "c", "", "configuration `FILE` of the daemon: says where it listens, and its token file")
 	c.flags.StringVar(&c.where.AdminURL, "admin", "", "`URL` of the daemon's admin side, instead of -c")
 	c.flags.StringVar(&c.where.TokenFile, "token-file", "", "`FILE` with the admin token, where -c does not name it")
-	c.flags.Usage = func() {
+	c.flags.Usage = func() {} // the package prints it after every mistake too
+	c.help = func() {
 		fmt.Fprintf(env.Stdout, "Usage: inboxd %s\n\n%s\n\nFlags:\n", usage, strings.TrimSpace(about))
 		c.flags.SetOutput(env.Stdout)
 		c.flags.PrintDefaults()
@@ -95,7 +97,8 @@ func (c *command) parse(args []string, least, most int) (rest []string, code int
 	for {
 		err := c.flags.Parse(args)
 		if errors.Is(err, flag.ErrHelp) {
-			return nil, exitOK, true // Usage has been printed
+			c.help()
+			return nil, exitOK, true
 		}
 		if err != nil {
 			return nil, c.usageError("%v", err), true
@@ -181,7 +184,7 @@ func oneOf(ctx context.Context, env Env, args []string, usage string, subs map[s
 	}
 	sub, ok := subs[args[0]]
 	if !ok {
-		fmt.Fprintf(env.Stderr, "inboxd: there is no %q\n\n%s", args[0], usage)
+		fmt.Fprintf(env.Stderr, "inboxd: there is no command %q here\n\n%s", args[0], usage)
 		return exitUsage
 	}
 	return sub(ctx, env, args[1:])
