@@ -22,6 +22,22 @@ func (s Source) String() string {
 	return s.Kind + ":" + s.Arg
 }
 
+// String returns m as it is written in the file.
+func (m MessageID) String() string {
+	entries := make([]string, len(m))
+	for i, parts := range m {
+		words := make([]string, len(parts))
+		for j, s := range parts {
+			words[j] = s.String()
+		}
+		entries[i] = strings.Join(words, ", ")
+		if len(parts) > 1 {
+			entries[i] = "[" + entries[i] + "]"
+		}
+	}
+	return "[" + strings.Join(entries, ", ") + "]"
+}
+
 var sourceWords = []string{"property", "property:correlation_id", "header:NAME", "json:/POINTER", "cloudevents", "sha256"}
 
 func parseSource(text string) (Source, error) {
