@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -150,6 +151,19 @@ func (b *book) kill() []*held {
 	return left
 }
 
+// floor is the tag that an ack with `multiple` may not reach: the oldest open
+// one, or the oldest of the returns that wait. The broker has both yet.
+func (b *book) floor() uint64 {
+	floor := uint64(math.MaxUint64)
+	if b.first != nil {
+		floor = b.first.tag
+	}
+	for _, h := range b.returns { // none but while they are held back
+		floor = min(floor, h.tag)
+	}
+	return floor
+}
+
 // batch is what to tell the broker next, in this order.
 type batch struct {
 	returns []*held
@@ -180,8 +194,9 @@ func (b *book) take(now time.Time) (out batch, wait time.Duration, done bool) {
 	if left := b.wait - now.Sub(b.oldest); !due && left > 0 {
 		return out, left, done
 	}
+	floor := b.floor()
 	for _, h := range b.acks {
-		if b.first != nil && h.tag > b.first.tag {
+		if h.tag > floor {
 			out.strays = append(out.strays, h)
 			continue
 		}

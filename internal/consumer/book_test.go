@@ -90,6 +90,32 @@ func TestMultipleAckCoversOnlyWhatIsSettled(t *testing.T) {
 	}
 }
 
+func TestMultipleAckSparesReturnsThatWait(t *testing.T) {
+	t.Parallel()
+	b := newBook(16)
+	l := &ledger{t: t, unacked: map[uint64]*held{}, settled: map[uint64]string{}}
+	var all []*held
+	for tag := uint64(1); tag <= 4; tag++ {
+		h := &held{tag: tag}
+		b.add(h)
+		l.unacked[tag] = h
+		all = append(all, h)
+	}
+	b.hold()
+	b.settle(all[0], inbox.Result{Outcome: inbox.Processed})
+	b.settle(all[1], inbox.Result{Outcome: inbox.Returned})
+	b.settle(all[2], inbox.Result{Outcome: inbox.Processed})
+	b.settle(all[3], inbox.Result{Outcome: inbox.Processed})
+	for range 2 {
+		out, _, _ := b.take(time.Now().Add(time.Second))
+		l.apply(out)
+		b.finish(false)
+	}
+	if got := l.settled[2]; got != "requeue" {
+		t.Errorf("the returned delivery was told %q, want requeue", got)
+	}
+}
+
 func TestConcurrentSettlementsReachTheBrokerOnceEach(t *testing.T) {
 	t.Parallel()
 	const prefetch, total = 32, 20000
