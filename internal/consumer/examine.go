@@ -3,10 +3,13 @@ package consumer
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -82,7 +85,7 @@ func examineNodes(ctx context.Context, d *dialer, r *report) *connection {
 		d.next = i
 		conn, err := d.dial(ctx)
 		if err != nil {
-			r.fail("broker", kindOf(err).hint(), "%v", err)
+			r.fail("broker", dialRemedy(err), "%v", err)
 			continue
 		}
 		product, _ := conn.Properties["product"].(string)
@@ -96,6 +99,37 @@ func examineNodes(ctx context.Context, d *dialer, r *report) *connection {
 		last = conn
 	}
 	return last
+}
+
+// dialRemedy says what to do about a connection that did not come about.
+func dialRemedy(err error) string {
+	var (
+		dns       *net.DNSError
+		notTLS    tls.RecordHeaderError
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		expired   x509.CertificateInvalidError
+	)
+	switch {
+	case kindOf(err).hint() != "":
+		return kindOf(err).hint()
+	case errors.As(err, &dns):
+		return "there is no host of this name here: mend broker.url (from inside a container, the name of another one needs a common network)"
+	case errors.As(err, &notTLS):
+		return "the port speaks no TLS: write amqp in broker.url, or the port of the broker's TLS listener (5671 by default)"
+	case errors.As(err, &authority):
+		return "name the authority that signed the broker's certificate in broker.tls.ca_file"
+	case errors.As(err, &host):
+		return "use a host name in broker.url that the broker's certificate is for"
+	case errors.As(err, &expired):
+		return "renew the broker's certificate, and check the clock of this machine"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "start the broker, or mend host and port in broker.url; inboxd run waits for a broker that is not there yet"
+	case errors.Is(err, errNoAnswer):
+		return "check that this is the broker's AMQP port (5672, not 15672 of the management page), and that no firewall drops the packets"
+	default:
+		return "mend broker.url, or the network between; inboxd run tries again for ever"
+	}
 }
 
 func (r *report) certificate(c *connection) {
@@ -121,7 +155,7 @@ func (r *report) missing(subject string, o Options, err error) {
 	case code == amqp.NotFound && o.Declare != nil:
 		r.ok(subject, "does not exist; it will be declared")
 	case code == amqp.NotFound:
-		r.fail(subject, "create the queue and bind it, or let inboxd declare it", "does not exist in this virtual host")
+		r.fail(subject, "create the queue and bind it, or let inboxd declare it (`declare: {type: quorum}` at the consumer)", "does not exist in this virtual host")
 	case code == amqp.ResourceLocked:
 		r.fail(subject, "declare it without `exclusive`", "belongs to another connection alone")
 	default:
