@@ -29,6 +29,9 @@ type Store interface {
 	Healthy(ctx context.Context) error
 	// Examine tells what a person should know about the store.
 	Examine(ctx context.Context) []inbox.Finding
+	// UncleanStop reports whether whoever had the store before Open ended in the
+	// middle of its work, as by SIGKILL or a crash.
+	UncleanStop() bool
 	// Describe names the store for a log, without secrets.
 	Describe() string
 	// Close lets the calls under way finish and gives up every lease.

@@ -32,34 +32,46 @@ func (s *Store) beat(ctx context.Context) error {
 	return err
 }
 
-// buryPredecessors ends the leases of owners that ran on this machine and are no
-// more: a daemon that was killed and is started again goes on at once.
+// buryPredecessors ends the leases of owners that are no more: those that ran on
+// this machine, so that a daemon that was killed and is started again goes on at
+// once, and those that have run out. None of them gave its place up as it should
+// have, which makes this a start after an unclean stop. So does an owner under
+// our host's name from another namespace of processes: a container that was
+// started again. That one is left to run out, since it may be alive after all.
 func (s *Store) buryPredecessors(ctx context.Context) error {
-	if s.self.home == "" {
-		return nil
-	}
 	return s.try(ctx, s.upkeep, s.opts.CallTime, func(ctx context.Context, conn *pgx.Conn) error {
 		return s.inTx(ctx, conn, func(tx pgx.Tx) error {
-			rows, err := tx.Query(ctx, "select id::text, pid, started from inboxd.owner where home = $1", s.self.home)
+			rows, err := tx.Query(ctx, `select id::text, name, home, pid, started, expires_at < clock_timestamp()
+				from inboxd.owner`)
 			if err != nil {
 				return err
 			}
-			var id string
+			var id, name string
+			var expired bool
 			var ended []string
-			other := process{home: s.self.home}
-			if _, err := pgx.ForEachRow(rows, []any{&id, &other.pid, &other.started}, func() error {
-				if other.ended() {
+			var other process
+			if _, err := pgx.ForEachRow(rows, []any{&id, &name, &other.home, &other.pid, &other.started, &expired}, func() error {
+				here := s.self.home != "" && other.home == s.self.home
+				switch {
+				case expired || here && other.ended():
 					ended = append(ended, id)
+				case !here && hostOf(name) == hostOf(ownerName()):
+					s.unclean = true
 				}
 				return nil
 			}); err != nil || len(ended) == 0 {
 				return err
 			}
+			s.unclean = true
 			_, err = tx.Exec(ctx, "delete from inboxd.owner where id = any($1::text[]::uuid[])", ended)
 			return err
 		})
 	})
 }
+
+// UncleanStop implements store.Store. Where several daemons share the inbox, it
+// tells of the others too: whatever ended one may be here next.
+func (s *Store) UncleanStop() bool { return s.unclean }
 
 func (s *Store) markBeat() { s.beaten.Store(int64(time.Since(s.opened))) }
 func (s *Store) sinceBeat() time.Duration {

@@ -173,3 +173,30 @@ func TestLeaseTableHoldsOnlyWhatIsInFlight(t *testing.T) {
 		return slices.Equal(left, []string{"in-flight"})
 	})
 }
+
+// A daemon that was killed leaves its place behind; the next one that comes finds
+// it, and the one after that does not.
+func TestAnUncleanStopIsFoundOnce(t *testing.T) {
+	t.Parallel()
+	url := testenv.DatabaseURL(t)
+	first := open(t, Options{URL: url})
+	must(t, first.Close())
+	second := open(t, Options{URL: url})
+	if second.UncleanStop() {
+		t.Error("after Close: got an unclean stop")
+	}
+	// As good as killed: its lease time is over.
+	admin(t, url, "update inboxd.owner set expires_at = now() - interval '1 second'")
+	third := open(t, Options{URL: url})
+	if !third.UncleanStop() {
+		t.Error("after an owner that ran out: got a clean stop")
+	}
+	if fourth := open(t, Options{URL: url}); fourth.UncleanStop() {
+		t.Error("beside an owner that lives: got an unclean stop")
+	}
+	// A container that was started again: same host, other processes.
+	admin(t, url, "update inboxd.owner set home = 'elsewhere'")
+	if fifth := open(t, Options{URL: url}); !fifth.UncleanStop() {
+		t.Error("after an owner of our host in another namespace: got a clean stop")
+	}
+}

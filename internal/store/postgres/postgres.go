@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,6 +59,7 @@ type Store struct {
 	id      string
 	owner   string // this process's owner row
 	self    process
+	unclean bool // see UncleanStop
 	pooled  bool // a connection pooler in transaction mode may be in between
 
 	// Four pools, so that a person's list, the upkeep, claims and records do not
@@ -111,7 +113,7 @@ func Open(ctx context.Context, opts Options, log *slog.Logger, reg prometheus.Re
 	// then the order of the calls.
 	s.claims = batch.New(maxBatch, 1, s.flushClaims)
 	s.records = batch.New(maxBatch, 1, s.flushRecords)
-	log.Info("inbox opened", "store", s.where, "store_id", s.id, "pooler", s.pooled)
+	log.Info("inbox opened", "store", s.where, "store_id", s.id, "pooler", s.pooled, "unclean_stop", s.unclean)
 	return s, nil
 }
 
@@ -170,11 +172,16 @@ func (s *Store) closePools() {
 	}
 }
 
-// ownerName tells a person whose lease it is.
+// ownerName tells a person whose lease it is; hostOf is the inverse.
 func ownerName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"
 	}
 	return store.PlainText(host + " pid " + strconv.Itoa(os.Getpid()))
+}
+
+func hostOf(owner string) string {
+	host, _, _ := strings.Cut(owner, " pid ")
+	return host
 }

@@ -94,5 +94,12 @@ func TestKilledUnderLoadLosesNoRecord(t *testing.T) {
 	if lost > 0 {
 		t.Errorf("lost: got %d of %d answered records, want none", lost, len(answered))
 	}
+	if !s.UncleanStop() {
+		t.Error("after SIGKILL: got a clean stop")
+	}
+	must(t, s.Close())
+	if s := open(t, Options{Path: path}); s.UncleanStop() {
+		t.Error("after Close: got an unclean stop")
+	}
 	t.Logf("%d records answered in %d rounds", len(answered), rounds)
 }

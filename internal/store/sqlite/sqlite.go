@@ -71,6 +71,7 @@ type Store struct {
 	closeErr          error
 	recount           chan struct{}
 	unavailable       atomic.Bool // as last logged
+	unclean           bool
 }
 
 var _ store.Store = (*Store)(nil)
@@ -101,11 +102,11 @@ func Open(ctx context.Context, opts Options, log *slog.Logger, reg prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	unclean := !created && nonEmpty(opts.Path+walSuffix)
+	s.unclean = !created && nonEmpty(opts.Path+walSuffix)
 	if err := s.connect(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.checkIntegrity(ctx, created, unclean); err != nil {
+	if err := s.checkIntegrity(ctx, created, s.unclean); err != nil {
 		return nil, err
 	}
 	if err := s.migrate(ctx); err != nil {
@@ -125,13 +126,17 @@ func Open(ctx context.Context, opts Options, log *slog.Logger, reg prometheus.Re
 		log.Warn("new inbox created: nothing is known to be processed",
 			"store", s.Describe(), "store_id", s.id)
 	} else {
-		log.Info("inbox opened", "store", s.Describe(), "store_id", s.id, "unclean_stop", unclean)
+		log.Info("inbox opened", "store", s.Describe(), "store_id", s.id, "unclean_stop", s.unclean)
 	}
 	return s, nil
 }
 
 // Describe names the store for a log.
 func (s *Store) Describe() string { return "sqlite:" + s.opts.Path }
+
+// UncleanStop implements store.Store: whoever had the file left a log behind,
+// which Close empties.
+func (s *Store) UncleanStop() bool { return s.unclean }
 
 // ID is the identity that the file got when it was created.
 func (s *Store) ID() string { return s.id }
