@@ -27,6 +27,7 @@ type line struct {
 	shared    *shared.Ledger      // nil in ledger mode
 	publisher *consumer.Publisher // nil where the store keeps parked messages
 	metrics   *inbox.Metrics
+	probation *inbox.Probation // nil after a clean stop
 }
 
 // buildLines makes the parts of every consumer; nothing runs yet.
@@ -61,6 +62,11 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 	if l.forwarder, err = forward.New(fo, l.gate, d.log, d.reg); err != nil {
 		return nil, fmt.Errorf("forward: %w", err)
 	}
+	if st.UncleanStop() {
+		l.probation = inbox.NewProbation(cc.Prefetch)
+		d.log.Warn("probation: inboxd was ended in the middle of its work, perhaps by a message, so messages go one at a time at first",
+			"consumer", cc.Name, "messages", cc.Prefetch)
+	}
 	l.processor = &inbox.Processor{
 		Consumer:    cc.Name,
 		Identity:    identity(cc),
@@ -75,6 +81,7 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 		Window:      make(chan struct{}, cc.Concurrency),
 		Log:         d.log,
 		Metrics:     m,
+		Probation:   l.probation,
 		Stop:        d.stop,
 	}
 	if !cc.Inbox.URL.IsZero() {
@@ -90,8 +97,17 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 		l.publisher = consumer.NewPublisher(publisherOptions(d.cfg, cc), d.log.With("consumer", cc.Name))
 		l.processor.Parker = parker{l.publisher, st}
 	}
-	l.consumer = consumer.New(consumerOptions(d.cfg, cc), l.processor.Process, l.gate, d.log, d.reg)
+	co := consumerOptions(d.cfg, cc)
+	co.Careful = l.careful
+	l.consumer = consumer.New(co, l.processor.Process, l.gate, d.log, d.reg)
 	return l, nil
+}
+
+// careful says to take one message at a time from the broker: while one may be
+// what killed the daemon, and while one is to show whether the handler is well
+// again, whose failure would send everything in hand back to the queue.
+func (l *line) careful() bool {
+	return l.probation.On() || l.forwarder.Status().Breaker != forward.BreakerClosed
 }
 
 // evidence says in shared mode whether the handler has committed a message
@@ -189,6 +205,9 @@ func (l *line) status() admin.ConsumerStatus {
 		Breaker:    admin.BreakerStatus{State: string(f.Breaker), Why: f.Reason, Since: f.Since},
 		InFlight:   f.InFlight,
 		Held:       held, Concurrency: l.cfg.Concurrency,
+	}
+	if left, since := l.probation.State(); left > 0 {
+		c.Probation = &admin.ProbationStatus{Since: since, Left: left}
 	}
 	switch {
 	case s.Consuming:

@@ -60,6 +60,8 @@ type ConsumerStatus struct {
 	Hindrances []inbox.Closure `json:"hindrances"`
 	Session    SessionStatus   `json:"session"`
 	Breaker    BreakerStatus   `json:"breaker"`
+	// Probation is there while messages go one at a time after an unclean stop.
+	Probation *ProbationStatus `json:"probation,omitempty"`
 	// InFlight counts requests being answered, Held all deliveries that this
 	// process has and has not settled.
 	InFlight      int      `json:"in_flight"`
@@ -84,6 +86,12 @@ type BreakerStatus struct {
 	State string    `json:"state"` // closed, open, half_open
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since,omitzero"`
+}
+
+// ProbationStatus is the time after an unclean stop.
+type ProbationStatus struct {
+	Since time.Time `json:"since"`
+	Left  int       `json:"left"` // messages that go alone before it is over
 }
 
 // Counters count deliveries by outcome, and requests, since the start.

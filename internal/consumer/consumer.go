@@ -179,7 +179,7 @@ func (c *Consumer) consuming(s *session) {
 	c.metrics.state(true, true)
 	c.metrics.sessions.Inc()
 	c.outage = outage{}
-	c.log.Info("consuming", "broker", s.conn.addr, "session", n, "consumer_tag", s.tag, "prefetch", c.opts.Prefetch)
+	c.log.Info("consuming", "broker", s.conn.addr, "session", n, "consumer_tag", s.tag, "prefetch", s.prefetch)
 }
 
 // stopped says that the consumer is not registered any more, or must be taken

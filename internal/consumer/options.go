@@ -68,6 +68,11 @@ type Options struct {
 	Declare *Declare
 	// Grace is how long a graceful end waits for handlers; default 25 s.
 	Grace time.Duration
+	// Careful, where set, is asked at the begin of a session. While it says true
+	// the broker hands over one delivery at a time (Single is set), so that
+	// whatever ends the session or the process counts against no other. It is
+	// asked again many times a second; the session is renewed when it says false.
+	Careful func() bool
 	// DeliveryLimit is the delivery limit of the queue, 0 where it has none, or
 	// AutoDeliveryLimit.
 	DeliveryLimit int

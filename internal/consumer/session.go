@@ -23,7 +23,9 @@ type session struct {
 	tag  string
 	book *book
 	// limit is the queue's delivery limit, 0 for none.
-	limit int64
+	limit    int64
+	careful  bool // see Options.Careful
+	prefetch int
 
 	ctx  context.Context // done: handlers start nothing new
 	stop context.CancelFunc
@@ -48,7 +50,15 @@ func (c *Consumer) session(ctx context.Context) error {
 		return err
 	}
 	c.connected(conn.addr)
-	s := &session{c: c, conn: conn, book: newBook(c.opts.Prefetch), limit: c.opts.deliveryLimit(conn.Properties), lost: make(chan struct{})}
+	s := &session{
+		c: c, conn: conn, limit: c.opts.deliveryLimit(conn.Properties),
+		careful: c.opts.Careful != nil && c.opts.Careful(), prefetch: c.opts.Prefetch,
+		lost: make(chan struct{}),
+	}
+	if s.careful {
+		s.prefetch = 1
+	}
+	s.book = newBook(s.prefetch)
 	// The end of ctx reaches the handlers through drain, which must come first.
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer s.stop()
@@ -66,7 +76,7 @@ func (c *Consumer) session(ctx context.Context) error {
 
 	if reason := s.serve(ctx); reason != "" {
 		c.log.Info("consumer stops", "reason", reason, "in_hand", s.book.inHand())
-		s.drain(pumped, settled)
+		s.drain(pumped, settled, reason == reasonRenew)
 	}
 	return s.end()
 }
@@ -91,7 +101,7 @@ func (s *session) begin(ctx context.Context) (<-chan amqp.Delivery, error) {
 	cancels := s.ch.NotifyCancel(make(chan string, 1))
 
 	o := s.c.opts
-	err = call("setting prefetch", func() error { return s.ch.Qos(o.Prefetch, 0, false) })
+	err = call("setting prefetch", func() error { return s.ch.Qos(s.prefetch, 0, false) })
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +182,7 @@ func (s *session) pump(deliveries <-chan amqp.Delivery) {
 		now := time.Now()
 		h := &held{tag: raw.DeliveryTag}
 		fill(&h.Delivery, &raw, s.c.opts.Queue, now)
-		h.DeliveryLimit = s.limit
+		h.DeliveryLimit, h.Single = s.limit, s.careful
 		s.book.add(h)
 		s.c.delivered(now)
 		if s.ctx.Err() != nil || s.refuseStream(&h.Delivery) {
@@ -208,11 +218,27 @@ func (s *session) settle(h *held, r inbox.Result) {
 // errSessionGone is why a settlement was dropped.
 var errSessionGone = errors.New("the session that delivered it is gone; the broker delivers it again")
 
+// reasonRenew is why a careful session ends; the next one begins at once.
+const reasonRenew = "the full prefetch is safe again"
+
+const (
+	carefulCheckEvery = 100 * time.Millisecond
+	// renewPatience is how long the delivery in hand may take then. Whatever goes
+	// back to the queue has one delivery more against it.
+	renewPatience = time.Second
+)
+
 // serve waits until the session ends. It returns why it is to end gracefully,
 // or "" where it is lost.
 func (s *session) serve(ctx context.Context) string {
 	check := time.NewTicker(stallCheckEvery)
 	defer check.Stop()
+	var look <-chan time.Time
+	if s.careful {
+		t := time.NewTicker(carefulCheckEvery)
+		defer t.Stop()
+		look = t.C
+	}
 	for {
 		closures, changed := s.c.gate.State()
 		if len(closures) > 0 {
@@ -224,6 +250,10 @@ func (s *session) serve(ctx context.Context) string {
 		case <-ctx.Done():
 			return "stop"
 		case <-changed:
+		case <-look:
+			if !s.c.opts.Careful() {
+				return reasonRenew
+			}
 		case <-check.C:
 			if err := s.checkStall(); err != nil {
 				s.lose(err)
@@ -233,11 +263,16 @@ func (s *session) serve(ctx context.Context) string {
 }
 
 // drain ends the consumer in order: no new deliveries, those that were not
-// started go back, the others are waited for and settled.
-func (s *session) drain(pumped, settled <-chan struct{}) {
+// started go back, the others are waited for and settled. A renewal gives what
+// was not started a moment to get done.
+func (s *session) drain(pumped, settled <-chan struct{}, renewal bool) {
 	s.draining.Store(true)
 	s.book.hold()
-	s.stop()
+	if renewal {
+		defer time.AfterFunc(renewPatience, s.stop).Stop()
+	} else {
+		s.stop()
+	}
 	s.c.stopped(nil)
 	err := s.call("cancelling the consumer", func() error { return s.ch.Cancel(s.tag, false) })
 	if err != nil {

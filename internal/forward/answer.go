@@ -33,7 +33,8 @@ func (f *Forwarder) read(r reply, killed bool) judged {
 		// The error itself may quote what came.
 		j.Verdict, j.Err = inbox.NoAnswer, errors.New("the answer is not HTTP/1.1, too large, or cut off in its header")
 	default:
-		j.Verdict, j.Err = inbox.NoAnswer, fmt.Errorf("the connection ended before an answer: %w", r.err)
+		j.Verdict, j.Cut = inbox.NoAnswer, true
+		j.Err = fmt.Errorf("the connection ended before an answer: %w", r.err)
 	}
 	return j
 }

@@ -24,7 +24,10 @@ type flight struct {
 	done  chan struct{} // nil until somebody waits; closed when the flight ends
 }
 
-type tried struct{ attempts, requests, slow int }
+type tried struct {
+	attempts, requests, slow int
+	suspect                  bool
+}
 
 const maxHistory = 8192
 
@@ -79,7 +82,7 @@ func (f *flights) leave(d *Delivery, o Outcome) {
 			break
 		}
 	}
-	f.history[d.ID] = tried{d.Attempts, d.Requests, d.Slow}
+	f.history[d.ID] = tried{d.Attempts, d.Requests, d.Slow, d.Suspect}
 }
 
 // recall gives d what leave remembered of an earlier delivery.
@@ -92,6 +95,7 @@ func (f *flights) recall(d *Delivery) {
 		d.Attempts = max(d.Attempts, t.attempts)
 		d.Requests = max(d.Requests, t.requests)
 		d.Slow = max(d.Slow, t.slow)
+		d.Suspect = d.Suspect || t.suspect
 	}
 }
 

@@ -80,6 +80,9 @@ type Answer struct {
 	RetryAfter time.Duration
 	// Excerpt is the start of the answer's body, at most 2 KiB.
 	Excerpt []byte
+	// Cut says of NoAnswer that the connection ended before an answer, as it
+	// does where the application dies: perhaps of this very message.
+	Cut bool
 	// Err explains every verdict but Done.
 	Err error
 }

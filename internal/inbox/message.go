@@ -94,6 +94,10 @@ type Delivery struct {
 	// monotonic clock.
 	Received time.Time
 
+	// Single says that the broker hands nothing else over meanwhile: a wait for
+	// the next attempt would hold up the whole queue.
+	Single bool
+
 	// ID and Fingerprint are filled in by Process.
 	ID          MessageID
 	Fingerprint Fingerprint
@@ -113,4 +117,7 @@ type Delivery struct {
 	LastAttempt   time.Time
 	// Last is the answer to the latest request.
 	Last Answer
+	// Suspect says that the latest request that was sent ended with its
+	// connection: the message may be what kills the handler.
+	Suspect bool
 }

@@ -32,16 +32,22 @@ type Processor struct {
 	// most so many requests. Required; its capacity is the concurrency.
 	Window chan struct{}
 
+	// Probation, where it is on, makes every request go alone. Nil means none.
+	Probation *Probation
+
 	// Stop ends the grace of the process: bookkeeping after a 2xx is given up.
 	// Nil means never.
 	Stop <-chan struct{}
 
 	flights flights
 	due     dueSignal
+	door    door
 }
 
 // Parker keeps parked messages: a Shelf, or a broker's exchange.
 type Parker interface {
+	// Park keeps m durably. Afterwards m.ID is the stored message that it is now,
+	// or "" where it is kept elsewhere: one that it was stored as goes then.
 	Park(ctx context.Context, m *ParkedMessage) error
 }
 
@@ -66,7 +72,12 @@ const (
 // lost, the consumer pauses or the process stops. A request that is being
 // written then, and the bookkeeping after it, go on.
 func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
-	defer func() { p.Metrics.count(res) }()
+	defer func() {
+		p.Metrics.count(res)
+		if p.Probation.settled(res.Outcome) {
+			p.Log.Info("probation is over: messages go side by side again", "consumer", p.Consumer)
+		}
+	}()
 
 	// identify
 	d.FirstReceived = firstOf(d.FirstReceived, d.Received)
@@ -141,7 +152,7 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 			return p.park(ctx, d, reason, d.Last.Err)
 		}
 		wait := p.Retry.delay(d.Last, tries)
-		if time.Now().Add(wait).After(until) {
+		if p.mustDefer(ctx, d, wait, until) {
 			return p.deferUntil(ctx, d, time.Now().Add(wait))
 		}
 		if !sleep(ctx, wait) {
@@ -189,12 +200,26 @@ func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
 			return p.park(ctx, d, reason, d.Last.Err)
 		}
 		wait := p.Retry.delay(d.Last, tries)
-		if time.Now().Add(wait).After(until) {
+		if p.mustDefer(ctx, d, wait, until) {
 			return p.deferUntil(ctx, d, time.Now().Add(wait))
 		}
 		if !sleep(ctx, wait) {
 			return p.giveBack(ctx, d, context.Cause(ctx))
 		}
+	}
+}
+
+// mustDefer reports whether d is not kept in hand for the wait before its next
+// attempt: its hold would end, or the whole queue stands still behind it.
+func (p *Processor) mustDefer(ctx context.Context, d *Delivery, wait time.Duration, until time.Time) bool {
+	if time.Now().Add(wait).After(until) {
+		return true
+	}
+	switch d.Last.Verdict {
+	case Unreachable, NotNow, Gone: // the others could do nothing either
+		return false
+	default:
+		return d.Single && ctx.Err() == nil
 	}
 }
 
@@ -204,19 +229,19 @@ func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
 func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time) Answer {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	select {
-	case p.Window <- struct{}{}:
-	case <-ctx.Done():
-		return Answer{Verdict: NotSent, Err: context.Cause(ctx)}
+	leave, err := p.enter(ctx, p.alone(d))
+	if err != nil {
+		return Answer{Verdict: NotSent, Err: err}
 	}
 	before := d.Requests
 	a := p.Forwarder.Forward(ctx, d)
 	p.Metrics.requests.Add(uint64(d.Requests - before))
-	if a.Verdict != Done {
-		<-p.Window
-	}
+	leave(a.Verdict == Done)
 	if a.Verdict != NotSent {
 		d.Last = a
+	}
+	if a.Verdict.Sent() {
+		d.Suspect = a.Cut
 	}
 	return a
 }
