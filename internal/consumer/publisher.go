@@ -88,7 +88,7 @@ func NewPublisher(o PublisherOptions, log *slog.Logger) *Publisher {
 }
 
 // Park publishes m, persistent and mandatory, and returns nil once the broker
-// has confirmed it. Any error means that the message may or may not have been
+// has confirmed it; m.ID is cleared then, for no store keeps it. Any error means that the message may or may not have been
 // published, and that repeating the call is right, except for ErrBodyTooLarge.
 func (p *Publisher) Park(ctx context.Context, m *inbox.ParkedMessage) error {
 	if len(m.Body) > p.opts.MaxBody {
@@ -112,6 +112,7 @@ func (p *Publisher) Park(ctx context.Context, m *inbox.ParkedMessage) error {
 		}
 		return fmt.Errorf("parking to exchange %q, routing key %q: %w", p.opts.Exchange, p.opts.RoutingKey, err)
 	}
+	m.ID = ""
 	return nil
 }
 

@@ -15,7 +15,7 @@ func (p *Processor) park(ctx context.Context, d *Delivery, reason ParkReason, wh
 	if err := p.keep(ctx, p.Parker, m); err != nil {
 		return Result{Outcome: Returned, Err: err}
 	}
-	if p.Parker != Parker(p.Shelf) && d.StoredID != "" {
+	if m.ID == "" && d.StoredID != "" {
 		// It left the store for the broker; the copy there is confirmed.
 		if err := p.removeStored(ctx, d.StoredID); err != nil {
 			return Result{Outcome: Returned, Err: err}

@@ -164,10 +164,10 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 // withoutID follows on_missing_id. Inventing an ID is not among the choices: a
 // random one switches deduplication off in silence.
 func (p *Processor) withoutID(ctx context.Context, d *Delivery) Result {
-	switch p.MissingID {
-	case ForwardMissingID:
+	switch {
+	case p.MissingID == ForwardMissingID:
 		return p.forwardUnkeyed(ctx, d)
-	case RejectMissingID:
+	case p.MissingID == RejectMissingID && d.StoredID == "": // no broker waits for a stored one
 		return Result{Outcome: Rejected, Err: ErrNoMessageID}
 	default:
 		return p.park(ctx, d, MissingID, ErrNoMessageID)

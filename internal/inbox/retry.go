@@ -25,6 +25,7 @@ const (
 	storeBackoffMax = 2 * time.Second
 	parkBackoffMax  = 10 * time.Second
 	maxRemoveTries  = 100
+	maxLastTries    = 3
 )
 
 // account counts the answer in d.Last and reports the reason to park the

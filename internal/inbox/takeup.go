@@ -94,7 +94,7 @@ func (p *Processor) waitDue(ctx context.Context) {
 // it is removed only after it was processed or found recorded. Parked and
 // deferred again, Process has stored it already.
 func (p *Processor) takeUp(ctx context.Context, gate *Gate, m *ParkedMessage) {
-	ctx, cancel := whileOpen(ctx, gate)
+	open, cancel := whileOpen(ctx, gate)
 	defer cancel()
 	d := &Delivery{
 		Message:       m.Message,
@@ -108,15 +108,15 @@ func (p *Processor) takeUp(ctx context.Context, gate *Gate, m *ParkedMessage) {
 		Slow:          m.Slow,
 		FirstReceived: m.FirstReceived,
 	}
-	res := p.Process(ctx, d)
+	res := p.Process(open, d)
 
 	var err error
 	switch res.Outcome {
 	case Processed, Duplicate:
-		err = p.removeStored(ctx, m.ID)
+		err = p.insist(ctx, func(ctx context.Context) error { return p.Shelf.Remove(ctx, m.ID) })
 	case Parked, Deferred:
 	default:
-		err = p.Shelf.PutBack(context.WithoutCancel(ctx), m.ID, time.Now().Add(takeUpEvery).UTC())
+		err = p.insist(ctx, func(ctx context.Context) error { return p.putBack(ctx, d, m) })
 	}
 	log := p.Log.With("consumer", p.Consumer, "message_id", d.ID, "parked_id", m.ID,
 		"outcome", res.Outcome.String(), "attempt", d.Requests)
@@ -127,6 +127,37 @@ func (p *Processor) takeUp(ctx context.Context, gate *Gate, m *ParkedMessage) {
 		log.Warn("stored message settled", "err", res.Err)
 	default:
 		log.Info("stored message settled")
+	}
+}
+
+// putBack ends the take-up of m without a result. What was tried is stored with
+// it: a message whose attempts shut the gate each time must not have them for ever.
+func (p *Processor) putBack(ctx context.Context, d *Delivery, m *ParkedMessage) error {
+	due := time.Now().Add(takeUpEvery).UTC()
+	if d.Requests == m.Requests {
+		return p.Shelf.PutBack(ctx, m.ID, due)
+	}
+	back := p.parked(d, NoReason, d.Last.Err)
+	back.State, back.Due = StateDeferred, due
+	return p.Shelf.Park(ctx, back)
+}
+
+// insist repeats a write to the store until it succeeds: a message that stays
+// taken is nobody's. Where ctx has ended it soon gives up, for the next process
+// finds the message taken by nobody.
+func (p *Processor) insist(ctx context.Context, write func(context.Context) error) error {
+	last := 0
+	for tries := 0; ; tries++ {
+		err := write(context.WithoutCancel(ctx))
+		if err == nil || isNotFound(err) {
+			return nil
+		}
+		if ctx.Err() != nil {
+			last++
+		}
+		if last > maxLastTries || !p.pause(jitter(backoff(storeBackoff, storeBackoffMax, tries))) {
+			return err
+		}
 	}
 }
 
