@@ -88,7 +88,7 @@ func TestKilledFiftyTimesUnderLoadNothingIsLost(t *testing.T) {
 		e := &effects{}
 		handler := newApp(t, e.answer)
 		d := newDaemon(t, settings{
-			amqp: amqpURL, queue: q, handler: handler.URL, store: storeURL(t),
+			amqp: amqpURL, queue: q, handler: handler.URL, store: storeURL(t), fast: true,
 			consumer: fmt.Sprintf("    concurrency: %d\n    prefetch: 64\n", concurrency),
 		})
 		messages, _ := orders("o", n, 10)

@@ -27,7 +27,9 @@ import (
 	"github.com/inboxd/inboxd/internal/testenv"
 )
 
-var binary string // inboxd, built with the tag failpoint
+// inboxd, built with the tag failpoint: as it is, and with the race detector
+// where the tests have it.
+var binary, raceBinary string
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
@@ -37,11 +39,20 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		binary = filepath.Join(dir, "inboxd")
-		out, err := exec.Command("go", "build", "-tags", "failpoint", "-o", binary, "../../cmd/inboxd").CombinedOutput()
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "building inboxd: %v\n%s", err, out)
-			return 1
+		build := func(name string, flags ...string) string {
+			path := filepath.Join(dir, name)
+			args := append([]string{"build", "-tags", "failpoint", "-o", path}, flags...)
+			out, err := exec.Command("go", append(args, "../../cmd/inboxd")...).CombinedOutput()
+			if err != nil {
+				fmt.Fprintf(os.Stderr, "building inboxd: %v\n%s", err, out)
+				os.Exit(1)
+			}
+			return path
+		}
+		binary = build("inboxd")
+		raceBinary = binary
+		if raceEnabled {
+			raceBinary = build("inboxd-race", "-race")
 		}
 		return m.Run()
 	}())
@@ -56,6 +67,7 @@ type daemon struct {
 	metrics string // host:port
 	admin   string
 	log     string // path; appended to by every life
+	binary  string
 
 	mu  sync.Mutex
 	cmd *exec.Cmd
@@ -69,11 +81,16 @@ type settings struct {
 	forward                     string // more keys of its forward, YAML, indented by 6
 	extra                       string // more top-level keys
 	logLevel                    string
+	fast                        bool // without the race detector: the test wants load
 }
 
 func newDaemon(t *testing.T, s settings) *daemon {
 	t.Helper()
 	d := &daemon{t: t, dir: t.TempDir(), metrics: freeAddr(t), admin: freeAddr(t)}
+	d.binary = raceBinary
+	if s.fast {
+		d.binary = binary
+	}
 	if s.store == "" {
 		s.store = "sqlite:" + filepath.Join(d.dir, "inbox.db")
 	}
@@ -85,6 +102,9 @@ func newDaemon(t *testing.T, s settings) *daemon {
 	d.write(s)
 	t.Cleanup(func() {
 		d.kill()
+		if strings.Contains(d.readLog(), "DATA RACE") {
+			t.Error("the race detector found something in the daemon")
+		}
 		if t.Failed() {
 			raw, _ := os.ReadFile(d.log)
 			if len(raw) > 8<<10 {
@@ -124,9 +144,10 @@ func (d *daemon) start(env ...string) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	cmd := exec.Command(binary, "run", "-c", d.config)
+	cmd := exec.Command(d.binary, "run", "-c", d.config)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), env...)
+	// The race detector would sleep for a second at the end of the process.
+	cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)

@@ -25,7 +25,7 @@ func TestEveryMessageOnceThroughEachStoreAndQueueType(t *testing.T) {
 				publish(t, amqpURL, q, messages...)
 				handler := newApp(t, nil)
 				d := newDaemon(t, settings{
-					amqp: amqpURL, queue: q, handler: handler.URL, store: storeURL(t),
+					amqp: amqpURL, queue: q, handler: handler.URL, store: storeURL(t), fast: true,
 					consumer: "    concurrency: 64\n    prefetch: 1000\n",
 				})
 				began := time.Now()
