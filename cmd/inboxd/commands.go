@@ -58,6 +58,7 @@ func connect(where client.Where) (*client.Client, error) {
 			return nil, err
 		}
 	}
+	c.Admin, c.Metrics = withScheme(c.Admin), withScheme(c.Metrics)
 	tokenFile := cmp.Or(where.TokenFile, cfg.Admin.TokenFile)
 	if tokenFile != "" {
 		c.Token = client.TokenFile(tokenFile)
@@ -78,6 +79,14 @@ func connect(where client.Where) (*client.Client, error) {
 	return c, err
 }
 
+// withScheme lets a bare HOST:PORT stand for its URL.
+func withScheme(addr string) string {
+	if addr == "" || strings.Contains(addr, "://") {
+		return addr
+	}
+	return "http://" + addr
+}
+
 func runSchema(_ context.Context, env environment, args []string) int {
 	const about = `Usage: inboxd schema ledger [sqlite|postgres]   the tables of the daemon's own store
        inboxd schema shared [flags]              the inbox table of a service (-h: more)
@@ -86,6 +95,9 @@ Prints SQL to standard output. The daemon creates its own tables by itself; the
 shared table is the service's, and inboxd never creates it.
 `
 	switch {
+	case asksForHelp(args) && args[0] != "shared":
+		fmt.Fprint(env.stdout, about)
+		return exitOK
 	case len(args) > 0 && args[0] == "shared":
 		return shared.SchemaMain(args[1:], env.stdout, env.stderr)
 	case len(args) > 0 && args[0] == "ledger":
@@ -100,9 +112,6 @@ shared table is the service's, and inboxd never creates it.
 		}
 		env.errorf("there is no ledger in %q; it is sqlite or postgres", strings.Join(args[1:], " "))
 		return exitUsage
-	case asksForHelp(args):
-		fmt.Fprint(env.stdout, about)
-		return exitOK
 	}
 	fmt.Fprint(env.stderr, about)
 	return exitUsage

@@ -69,7 +69,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 func usage(w io.Writer) {
-	fmt.Fprint(w, `inboxd consumes from RabbitMQ and posts each message once to an HTTP handler.
+	fmt.Fprint(w, `inboxd consumes from RabbitMQ and posts each message that its inbox does not know
+yet to an HTTP handler.
 
 Usage: inboxd COMMAND [flags]
 
