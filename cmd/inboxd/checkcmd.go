@@ -18,7 +18,9 @@ import (
 	"github.com/inboxd/inboxd/internal/consumer"
 	"github.com/inboxd/inboxd/internal/forward"
 	"github.com/inboxd/inboxd/internal/inbox"
+	"github.com/inboxd/inboxd/internal/store"
 	"github.com/inboxd/inboxd/internal/store/shared"
+	"github.com/inboxd/inboxd/internal/store/sqlite"
 )
 
 func runCheck(ctx context.Context, env environment, args []string) int {
@@ -42,7 +44,7 @@ wrong, 2 the configuration is wrong.`)
 		_, _ = env.stdout.Write(cfg.Redacted())
 	}
 	r := report{w: env.stdout, json: *asJSON}
-	r.add("configuration", inbox.Finding{Level: inbox.LevelOK, Subject: *path, Detail: fmt.Sprintf("valid, %d consumers", len(cfg.Consumers))})
+	r.add("configuration", inbox.Finding{Level: inbox.LevelOK, Subject: *path, Detail: "valid, " + count(len(cfg.Consumers), "consumer")})
 	for _, w := range cfg.Warnings() {
 		r.add("configuration", inbox.Finding{Level: inbox.LevelWarn, Subject: *path, Detail: w.String()})
 	}
@@ -87,12 +89,27 @@ func examineStore(ctx context.Context, cfg config.Config, r *report, quiet *slog
 	}
 	st, err := openStore(ctx, cfg, quiet, prometheus.NewRegistry())
 	if err != nil {
-		r.add("store", inbox.Finding{Level: inbox.LevelFail, Subject: cfg.Store.URL.String(), Detail: err.Error(),
-			Remedy: "see the message; inboxd run waits for a store that is not there yet, and refuses one that is set up wrongly"})
+		r.add("store", storeFinding(cfg.Store.URL.String(), err))
 		return
 	}
 	defer st.Close()
 	r.add("store", st.Examine(ctx)...)
+}
+
+// storeFinding says what to do about a store that could not be opened.
+func storeFinding(subject string, err error) inbox.Finding {
+	// Some errors list what was tried, a line for each.
+	f := inbox.Finding{Level: inbox.LevelFail, Subject: subject, Detail: strings.Join(strings.Fields(err.Error()), " ")}
+	switch {
+	case errors.Is(err, sqlite.ErrInUse):
+		f.Level = inbox.LevelWarn
+		f.Remedy = "none, if that is the daemon of this configuration, at work; the file itself is examined only while it does not run"
+	case errors.Is(err, store.ErrSetup):
+		f.Remedy = "do what the message says; inboxd run refuses to start on this store (exit code 2)"
+	default:
+		f.Remedy = "start the database, or mend store.url; inboxd run waits for a store that is not there yet"
+	}
+	return f
 }
 
 // examineFile reports on an inbox file that does not exist yet; done means that
@@ -109,8 +126,10 @@ func examineFile(file string, r *report) (done bool) {
 	dir := filepath.Dir(file)
 	probe, err := os.CreateTemp(dir, ".inboxd-check-*")
 	if err != nil {
-		r.add("store", inbox.Finding{Level: inbox.LevelFail, Subject: file, Detail: err.Error(),
-			Remedy: "create the directory " + dir + " on a volume that outlives the container, writable for the user that runs inboxd"})
+		r.add("store", inbox.Finding{
+			Level: inbox.LevelFail, Subject: file, Detail: err.Error(),
+			Remedy: "create the directory " + dir + " on a volume that outlives the container, writable for the user that runs inboxd",
+		})
 		return true
 	}
 	_ = probe.Close()
@@ -151,10 +170,18 @@ func (r *report) add(part string, findings ...inbox.Finding) {
 	}
 }
 
+// count is n with its noun in the right number.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // close prints the sum and returns the exit code.
 func (r *report) close() int {
 	if !r.json {
-		fmt.Fprintf(r.w, "%d ok, %d warnings, %d failures\n", r.ok, r.warn, r.bad)
+		fmt.Fprintf(r.w, "%d ok, %s, %s\n", r.ok, count(r.warn, "warning"), count(r.bad, "failure"))
 	}
 	if r.bad > 0 {
 		return exitFailed
