@@ -32,9 +32,9 @@ type tried struct {
 const maxHistory = 8192
 
 // join waits until no other delivery of this message is in flight here, and
-// takes the flight. It reports false where ctx ended first. Who got true calls
-// leave in the end.
-func (f *flights) join(ctx context.Context, d *Delivery) bool {
+// takes the flight. It reports false where ctx ended first, or the hold of d: the
+// other may have all of its own before it. Who got true calls leave in the end.
+func (f *flights) join(ctx context.Context, d *Delivery, until time.Time) bool {
 	for {
 		f.mu.Lock()
 		if f.by == nil {
@@ -52,12 +52,23 @@ func (f *flights) join(ctx context.Context, d *Delivery) bool {
 			f.by[d.ID] = cur
 		}
 		f.mu.Unlock()
-		select {
-		case <-cur.done:
-		case <-ctx.Done():
+		if !waitFor(ctx, cur.done, until) {
 			return false
 		}
 	}
+}
+
+// waitFor reports whether done was closed before ctx ended and until had come.
+func waitFor(ctx context.Context, done <-chan struct{}, until time.Time) bool {
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // leave ends the flight of d and, where the message went back to the broker,
@@ -97,6 +108,18 @@ func (f *flights) recall(d *Delivery) {
 		d.Slow = max(d.Slow, t.slow)
 		d.Suspect = d.Suspect || t.suspect
 	}
+}
+
+// whileAbsent runs do, which must not wait, where no delivery of the message is in
+// flight, and keeps one from joining meanwhile. It reports whether it did.
+func (f *flights) whileAbsent(id MessageID, do func()) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, busy := f.by[id]; busy {
+		return false
+	}
+	do()
+	return true
 }
 
 // InFlight reports whether a delivery of the message is in work here, and since

@@ -8,11 +8,13 @@ import (
 
 // park keeps the message whole for a person and, only when that is durable,
 // lets go of the delivery. Where it cannot be kept the delivery stays ours and
-// is tried again, and goes back when ctx ends.
+// is tried again, and goes back when ctx or its hold ends.
 func (p *Processor) park(ctx context.Context, d *Delivery, reason ParkReason, why error) Result {
 	m := p.parked(d, reason, why)
 	m.State = StateParked
-	if err := p.keep(ctx, p.Parker, m); err != nil {
+	limited, cancel := context.WithDeadline(ctx, latest(d.Received.Add(p.Retry.Hold), time.Now().Add(keepWithin)))
+	defer cancel()
+	if err := p.keep(limited, p.Parker, m); err != nil {
 		return Result{Outcome: Returned, Err: err}
 	}
 	if m.ID == "" && d.StoredID != "" {
@@ -31,7 +33,7 @@ func (p *Processor) deferUntil(ctx context.Context, d *Delivery, due time.Time) 
 	m := p.parked(d, NoReason, d.Last.Err)
 	m.State = StateDeferred
 	m.Due = due.UTC()
-	ctx, cancel := context.WithTimeout(ctx, deferWithin)
+	ctx, cancel := context.WithTimeout(ctx, keepWithin)
 	defer cancel()
 	if err := p.keep(ctx, p.Shelf, m); err != nil {
 		return Result{Outcome: Returned, Err: err}
@@ -39,9 +41,16 @@ func (p *Processor) deferUntil(ctx context.Context, d *Delivery, due time.Time) 
 	return Result{Outcome: Deferred, Err: d.Last.Err}
 }
 
-// deferWithin bounds the tries to defer: the hold has ended by then, and the
-// broker's consumer timeout is not far.
-const deferWithin = 10 * time.Second
+// keepWithin is how long a message is tried to be kept when its hold has ended:
+// the broker's consumer timeout is not far then.
+const keepWithin = 10 * time.Second
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
 
 // keep repeats Park until it succeeds or ctx ends. The write itself is not cut
 // short: a stop must not leave it unknown whether the message was kept.

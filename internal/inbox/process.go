@@ -93,13 +93,15 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 	}
 
 	// join: one delivery of a message at a time, across sessions.
-	if !p.flights.join(ctx, d) {
+	until := d.Received.Add(p.Retry.Hold)
+	if !p.flights.join(ctx, d, until) {
 		return returned(ctx)
 	}
 	defer func() { p.flights.leave(d, res.Outcome) }()
 
 	key := Key{Consumer: p.Consumer, ID: d.ID}
-	until := d.Received.Add(p.Retry.Hold)
+	var lease keptLease
+	defer func() { p.releaseLater(lease) }()
 	for tries := 0; ; tries++ {
 		// claim, before every request: an operator may have recorded the message
 		// by now, and in shared mode the handler's own commit shows here even
@@ -114,8 +116,9 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 		case claim.Status == ClaimMismatch:
 			return p.mismatch(ctx, d, claim)
 		}
+		lease = keptLease{claim, true}
 		if d.nearLimit() && tries == 0 {
-			p.Ledger.Release(claim)
+			p.release(&lease)
 			return p.park(ctx, d, DeliveryLimit, d.errNearLimit())
 		}
 
@@ -130,6 +133,7 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 			<-p.Window
 			Failpoint("after-record")
 			if err == nil {
+				lease.kept = false
 				return Result{Outcome: Processed}
 			}
 			if !errors.Is(err, ErrNoEvidence) {
@@ -141,9 +145,9 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 		// settle, or wait and try again.
 		if answer.Verdict != NoAnswer {
 			// After a request without an answer the handler may still be at
-			// work: the lease is left to run out, so that no other replica
+			// work: the lease is kept for a while, so that no other replica
 			// starts a second request beside it.
-			p.Ledger.Release(claim)
+			p.release(&lease)
 		}
 		if answer.Verdict == NotSent || p.stopped() {
 			return p.giveBack(ctx, d, answer.Err)
