@@ -15,11 +15,15 @@ import (
 )
 
 const (
-	replaceSQL = `update inboxd.parked set consumer = $2, message_id = $3, body_hash = $4, fingerprint = $5, reason = $6,
-			state = $7, attempts = $8, requests = $9, slow = $10, replays = $11, last_status = $12, error = $13,
+	replaceSQL = `update inboxd.parked as p set consumer = $2, message_id = $3, body_hash = $4, fingerprint = $5, reason = $6,
+			state = $7, attempts = $8, requests = $9, slow = $10, replays = greatest(p.replays, $11), last_status = $12, error = $13,
 			queue = $14, redelivered = $15, first_received = $16, last_attempt = $17, parked_at = $18, due = $19,
 			envelope = $20, headers = $21, answer = $22, body = $23, taken_by = null
 		where id = $1 returning id`
+	// giveWaySQL removes a stored message that has become one with another: its ID
+	// is looked for elsewhere since it was stored. It is merged into that one.
+	giveWaySQL = `delete from inboxd.parked where id = $1 and exists (select from inboxd.parked as o
+		where o.consumer = $2 and o.message_id = $3 and o.message_id <> '' and o.body_hash = $4 and o.id <> $1)`
 	// insertParkedSQL keeps what is known of a message that is stored already: it
 	// has not become younger, nor its attempts fewer. Whoever has taken it up goes
 	// on with it. The conflict's target is written out: without it a repeated call
@@ -68,6 +72,11 @@ func (s *Store) Park(ctx context.Context, m *inbox.ParkedMessage) error {
 		// By its ID first, also where the ID is new: then an earlier try of this
 		// call may have stored it. Discarded meanwhile, it is kept all the same.
 		return s.inTx(ctx, conn, func(tx pgx.Tx) error {
+			if m.ID != "" {
+				if _, err := tx.Exec(ctx, giveWaySQL, args[:4]...); err != nil {
+					return err
+				}
+			}
 			err := tx.QueryRow(ctx, replaceSQL, args...).Scan(&id)
 			if errors.Is(err, pgx.ErrNoRows) {
 				err = tx.QueryRow(ctx, insertParkedSQL, args...).Scan(&id)

@@ -15,10 +15,14 @@ import (
 
 const (
 	replaceSQL = `update parked set consumer = ?2, message_id = ?3, body_hash = ?4, fingerprint = ?5, reason = ?6,
-			state = ?7, attempts = ?8, requests = ?9, slow = ?10, replays = ?11, last_status = ?12, error = ?13,
+			state = ?7, attempts = ?8, requests = ?9, slow = ?10, replays = max(replays, ?11), last_status = ?12, error = ?13,
 			queue = ?14, redelivered = ?15, first_received = ?16, last_attempt = ?17, parked_at = ?18, due = ?19,
 			envelope = ?20, headers = ?21, answer = ?22, body = ?23, taken = 0
 		where id = ?1`
+	// giveWaySQL removes a stored message that has become one with another: its ID
+	// is looked for elsewhere since it was stored. It is merged into that one.
+	giveWaySQL = `delete from parked where id = ?1 and ?3 <> '' and exists (select 1 from parked as o
+		where o.consumer = ?2 and o.message_id = ?3 and o.body_hash = ?4 and o.id <> ?1)`
 	// insertParkedSQL keeps what is known of a message that is stored already: it
 	// has not become younger, nor its attempts fewer. Whoever has taken it up goes
 	// on with it.
@@ -52,6 +56,9 @@ func (s *Store) Park(ctx context.Context, m *inbox.ParkedMessage) error {
 			return err
 		}
 		if m.ID != "" {
+			if _, err := tx.ExecContext(ctx, giveWaySQL, args[:4]...); err != nil {
+				return err
+			}
 			result, err := tx.ExecContext(ctx, replaceSQL, args...)
 			if err != nil {
 				return err

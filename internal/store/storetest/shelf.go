@@ -190,6 +190,27 @@ func testParkReplace(t *testing.T, p Place) {
 	}
 }
 
+// What was parked without an ID may turn out to be one message, once the right
+// source is configured.
+func testParkTurnsOutTheSame(t *testing.T, p Place) {
+	s := p.Open(t, Options{})
+	for range 2 {
+		m := deferred("", time.Now().Add(-time.Minute))
+		m.Replays = 3
+		park(t, s, m)
+	}
+	for _, m := range take(t, s, 10) {
+		m.MessageID, m.State, m.Replays = "a", inbox.StateParked, 0
+		park(t, s, m)
+		if got := get(t, s, m.ID); got.MessageID != "a" || got.Replays != 3 {
+			t.Errorf("got message ID %q with %d replays, want a with 3", got.MessageID, got.Replays)
+		}
+	}
+	left, err := s.ListParked(t.Context(), inbox.ParkedFilter{}, "", 10)
+	must(t, err)
+	wantIDs(t, "one message", left, "a")
+}
+
 func testTakeDue(t *testing.T, p Place) {
 	s := p.Open(t, Options{})
 	now := time.Now()

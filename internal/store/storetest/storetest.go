@@ -54,6 +54,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Place) {
 		{"RedeliveredMessageIsNotKeptTwice", testParkMerge},
 		{"MessagesWithoutIDAreNeverMerged", testParkWithoutID},
 		{"ParkingAgainReplaces", testParkReplace},
+		{"ParkedMessagesTurnOutToBeOne", testParkTurnsOutTheSame},
 		{"DueMessagesAreTakenOnce", testTakeDue},
 		{"TakenByMany", testTakeConcurrently},
 		{"TakenMessagesComeBackAfterTheEnd", testTakenComesBack},
