@@ -69,6 +69,7 @@ type Store struct {
 	claims    *batch.Batcher[*claim]
 	records   *batch.Batcher[*record]
 	toRelease releases
+	inHand    *inHand
 	beaten    atomic.Int64 // when the owner row was last renewed, nanoseconds since opened
 	opened    time.Time
 	ended     atomic.Int64 // leases deleted since the table was last vacuumed
@@ -139,6 +140,7 @@ func newStore(opts Options, log *slog.Logger) (*Store, error) {
 		owner:   store.NewID(),
 		self:    thisProcess(),
 		opened:  time.Now(),
+		inHand:  newInHand(),
 		recount: make(chan struct{}, 1),
 	}, nil
 }

@@ -47,7 +47,8 @@ const (
 
 	takeSQL = `update inboxd.parked as p set taken_by = $3 from (
 			select id from inboxd.parked as p
-			where consumer = $1 and state = 'deferred' and due <= clock_timestamp() and not ` + aliveSQL + `
+			where consumer = $1 and state = 'deferred' and due <= clock_timestamp()
+				and (not ` + aliveSQL + ` or taken_by = $3 and id <> all($4::text[]))
 			order by due, id limit $2 for update skip locked) as d
 		where p.id = d.id returning ` + wholeColumns
 )
@@ -66,6 +67,7 @@ func (s *Store) Park(ctx context.Context, m *inbox.ParkedMessage) error {
 	if err != nil {
 		return fmt.Errorf("park: %w", err)
 	}
+	settled := s.inHand.settling(m.ID)
 	var id string
 	limit := s.opts.CallTime + time.Duration(len(m.Body))*time.Second/bodyBytesPerSecond
 	err = s.callFor(ctx, limit, store.OpPark, s.desk, func(ctx context.Context, conn *pgx.Conn) error {
@@ -87,6 +89,7 @@ func (s *Store) Park(ctx context.Context, m *inbox.ParkedMessage) error {
 	if err != nil {
 		return fmt.Errorf("park: %w", err)
 	}
+	settled()
 	m.ID = id
 	s.countSoon()
 	return nil
@@ -94,10 +97,15 @@ func (s *Store) Park(ctx context.Context, m *inbox.ParkedMessage) error {
 
 // TakeDue hands due messages to this process, which owns them as it owns leases.
 func (s *Store) TakeDue(ctx context.Context, consumer string, n int) (messages []*inbox.ParkedMessage, err error) {
+	if err := s.inHand.lock(ctx); err != nil {
+		return nil, fmt.Errorf("take due: %w", err)
+	}
+	defer s.inHand.unlock()
+	had := s.inHand.ids()
 	err = s.call(ctx, store.OpTake, s.desk, func(ctx context.Context, conn *pgx.Conn) error {
 		messages = nil
 		return s.inTx(ctx, conn, func(tx pgx.Tx) error {
-			rows, err := tx.Query(ctx, takeSQL, consumer, n, s.owner)
+			rows, err := tx.Query(ctx, takeSQL, consumer, n, s.owner, had)
 			messages, err = collect(rows, err, true)
 			return err
 		})
@@ -105,6 +113,11 @@ func (s *Store) TakeDue(ctx context.Context, consumer string, n int) (messages [
 	if err != nil {
 		return nil, fmt.Errorf("take due: %w", err)
 	}
+	ids := make([]string, len(messages))
+	for i, m := range messages {
+		ids[i] = m.ID
+	}
+	s.inHand.add(ids)
 	slices.SortFunc(messages, func(a, b *inbox.ParkedMessage) int {
 		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID))
 	})
@@ -113,17 +126,24 @@ func (s *Store) TakeDue(ctx context.Context, consumer string, n int) (messages [
 
 // PutBack returns a message that this process has taken.
 func (s *Store) PutBack(ctx context.Context, id string, due time.Time) error {
+	settled := s.inHand.settling(id)
 	err := s.exec(ctx, store.OpTake, "update inboxd.parked set taken_by = null, due = $2 where id = $1 and taken_by = $3", id, due, s.owner)
 	if err != nil && !errors.Is(err, inbox.ErrNotFound) {
 		return fmt.Errorf("put back: %w", err)
 	}
+	settled()
 	return nil
 }
 
 // Remove deletes a stored message.
 func (s *Store) Remove(ctx context.Context, id string) error {
 	defer s.countSoon()
-	if err := s.exec(ctx, store.OpRemove, "delete from inboxd.parked where id = $1", id); err != nil {
+	settled := s.inHand.settling(id)
+	err := s.exec(ctx, store.OpRemove, "delete from inboxd.parked where id = $1", id)
+	if err == nil || errors.Is(err, inbox.ErrNotFound) {
+		settled()
+	}
+	if err != nil {
 		return fmt.Errorf("remove: %w", err)
 	}
 	return nil
