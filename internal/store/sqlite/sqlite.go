@@ -72,6 +72,7 @@ type Store struct {
 	recount           chan struct{}
 	unavailable       atomic.Bool // as last logged
 	unclean           bool
+	marked            atomic.Bool // as running
 }
 
 var _ store.Store = (*Store)(nil)
@@ -135,7 +136,7 @@ func Open(ctx context.Context, opts Options, log *slog.Logger, reg prometheus.Re
 func (s *Store) Describe() string { return "sqlite:" + s.opts.Path }
 
 // UncleanStop implements store.Store: whoever had the file left a log behind,
-// which Close empties.
+// which Close empties, or the mark of Run.
 func (s *Store) UncleanStop() bool { return s.unclean }
 
 // ID is the identity that the file got when it was created.
@@ -208,6 +209,11 @@ func (s *Store) prepare(ctx context.Context) error {
 	if err != nil {
 		return setupError(err)
 	}
+	var runs bool
+	if err := s.write.QueryRowContext(ctx, "select exists (select 1 from meta where key = 'running')").Scan(&runs); err != nil {
+		return setupError(err)
+	}
+	s.unclean = s.unclean || runs
 	// Whoever had taken messages up is gone: the lock is ours.
 	if _, err := s.write.ExecContext(ctx, "update parked set taken = 0 where taken <> 0"); err != nil {
 		return setupError(err)
@@ -237,9 +243,26 @@ func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.claims.Close()
 		s.records.Close()
+		if s.marked.Load() {
+			s.mark(false)
+		}
 		s.closeErr = s.closeFiles()
 	})
 	return s.closeErr
+}
+
+// mark notes in the file that a daemon runs on it, or does no more. The log alone
+// does not tell: it is cut while nothing happens, and by whoever only looks at
+// the file.
+func (s *Store) mark(running bool) {
+	do := "insert into meta values ('running', '') on conflict (key) do nothing"
+	if !running {
+		do = "delete from meta where key = 'running'"
+	}
+	if _, err := s.write.ExecContext(context.Background(), do); err != nil {
+		s.log.Warn("an unclean stop may be told wrongly", "store", s.Describe(), "err", err)
+	}
+	s.marked.Store(running)
 }
 
 func (s *Store) closeFiles() error {

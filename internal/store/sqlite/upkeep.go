@@ -33,6 +33,7 @@ func (s *Store) Run(ctx context.Context) error {
 	defer count.Stop()
 	clean := time.NewTimer(0)
 	defer clean.Stop()
+	s.mark(true)
 	s.count(ctx)
 	for {
 		select {

@@ -161,3 +161,29 @@ inboxd_records_deleted_total 2
 		t.Errorf("error series at start: got %d, %v, want one an operation, 9", got, err)
 	}
 }
+
+// A daemon that was killed while nothing happened leaves no log behind, but its
+// mark, and `inboxd check` in between does not take that away.
+func TestAnUncleanStopShowsAlsoWithoutALog(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "inboxd.db")
+	s := open(t, Options{Path: path})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	must(t, s.Run(ctx))
+	s.marked.Store(false) // killed: Close as the operating system does it
+	must(t, s.Close())
+	for range 2 {
+		s = open(t, Options{Path: path})
+		if !s.UncleanStop() {
+			t.Error("after a daemon that did not take its mark away: got a clean stop")
+		}
+		must(t, s.Close())
+	}
+	s = open(t, Options{Path: path})
+	s.mark(true)
+	must(t, s.Close())
+	if s = open(t, Options{Path: path}); s.UncleanStop() {
+		t.Error("after the next one was closed: got an unclean stop")
+	}
+}
