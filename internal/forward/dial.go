@@ -17,16 +17,20 @@ type dialer struct {
 }
 
 func (d *dialer) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	c, err := d.dialRaw(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c}, nil
+}
+
+func (d *dialer) dialRaw(ctx context.Context, addr string) (net.Conn, error) {
 	nd := net.Dialer{Timeout: d.timeout}
 	network := "tcp"
 	if d.target.socket != "" {
 		network, addr = "unix", d.target.socket
 	}
-	c, err := nd.DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	return &conn{Conn: c}, nil
+	return nd.DialContext(ctx, network, addr)
 }
 
 // dialTLS connects with the certificates that the files have now.

@@ -71,7 +71,7 @@ func New(o Options, gate *inbox.Gate, log *slog.Logger, reg prometheus.Registere
 	d := &dialer{target: t, timeout: min(o.Timeout, maxDialTime), tls: files}
 	f := &Forwarder{
 		opts: o, target: t, mapper: newMapper(&o), auth: auth, dialer: d,
-		sender:  newNetSender(t, d, o.Concurrency),
+		sender:  newSender(t, d, o.Concurrency),
 		breaker: newBreaker(o.Breaker, o.Concurrency, gate, log),
 		budget:  newBudget(o.Concurrency),
 		gate:    gate, log: newQuietLog(log), life: life, kill: kill,
@@ -180,11 +180,10 @@ func (f *Forwarder) admit(ctx context.Context, d *inbox.Delivery) (pass, error) 
 
 // exchange sends the request for d. killed reports that Kill cut it short.
 func (f *Forwarder) exchange(d *inbox.Delivery) (r reply, killed bool) {
-	ctx, cancel := context.WithTimeoutCause(f.life, f.opts.Timeout, errTimeout)
-	defer cancel()
-	for _, fresh := range []bool{false, true} {
-		start := time.Now()
-		r = f.sender.send(ctx, f.fields(d), d.Body, fresh)
+	start := time.Now()
+	deadline := start.Add(f.opts.Timeout)
+	for _, fresh := range [...]bool{false, true} {
+		r = f.sender.send(f.life, deadline, f.fields(d), d.Body, fresh)
 		if r.reached {
 			d.Requests++
 			d.LastAttempt = start
@@ -192,15 +191,21 @@ func (f *Forwarder) exchange(d *inbox.Delivery) (r reply, killed bool) {
 		// Nobody there for the repetition: the first may have been what killed
 		// the application, and a message that does so must not go uncounted.
 		r.reached = r.reached || fresh
-		if !r.stale() || ctx.Err() != nil {
-			break
+		if r.err == nil {
+			return r, false
 		}
-		if !fresh {
+		now := time.Now()
+		switch {
+		case f.life.Err() != nil:
+			r.err = context.Cause(f.life)
+		case !now.Before(deadline):
+			r.err = errTimeout
+		case r.stale() && !fresh:
 			f.metrics.repeats.Inc()
+			start = now
+			continue
 		}
-	}
-	if r.err != nil && ctx.Err() != nil {
-		r.err = context.Cause(ctx)
+		break
 	}
 	return r, errors.Is(r.err, ErrKilled)
 }

@@ -325,6 +325,15 @@ inboxd_in_flight{consumer="b"} 0
 	}
 }
 
+func TestAURLThatIsNoneShowsNoPassword(t *testing.T) {
+	t.Parallel()
+	for _, u := range []string{"http://user:secret/1@host/", "http://user:secret%zz@host/", "http://user:secret#1@host/", "http://user:secret 1@host/"} {
+		if _, err := parseTarget(u); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v, want an error without the password", u, err)
+		}
+	}
+}
+
 func TestOptionsReportEveryMistake(t *testing.T) {
 	t.Parallel()
 	_, err := New(Options{

@@ -139,11 +139,8 @@ func parseTarget(s string) (target, error) {
 	}
 	u, err := url.Parse(s)
 	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) { // its text has the whole URL in it
-			err = ue.Err
-		}
-		return target{}, err
+		// The parser's text quotes the URL, or takes a part of a password for a port.
+		return target{}, errors.New("is not a URL (special characters in user name and password are to be percent-encoded)")
 	}
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":

@@ -16,9 +16,9 @@ import (
 // the HTTP client can be exchanged.
 type sender interface {
 	// send sends head and body, which it must not change, and returns when the
-	// answer is there or ctx is done. It never repeats a request. fresh asks
-	// for a connection that no other request has used.
-	send(ctx context.Context, head []field, body []byte, fresh bool) reply
+	// answer is there, life is done or deadline has passed. It never repeats a
+	// request. fresh asks for a connection that no other request has used.
+	send(life context.Context, deadline time.Time, head []field, body []byte, fresh bool) reply
 	// close closes idle connections.
 	close()
 }
@@ -52,6 +52,18 @@ const (
 	// the other side's close. A new connection to a neighbour costs little.
 	idleTimeout = 1500 * time.Millisecond
 )
+
+// newSender returns the lean sender where it can serve the target, net/http
+// otherwise. idle is how many connections it keeps.
+func newSender(t target, d *dialer, idle int) sender {
+	if !canPeek || netHTTPOnly || t.url.Scheme != "http" || !isPlainHost(t.url.Host) {
+		return newNetSender(t, d, idle)
+	}
+	return newPlainSender(t, d, idle)
+}
+
+// netHTTPOnly is set by tests that run everything a second time with net/http.
+var netHTTPOnly bool
 
 // netSender sends by net/http, whose Transport follows no redirects.
 type netSender struct {
@@ -90,10 +102,10 @@ func newTransport(d *dialer, idle int) *http.Transport {
 
 func (s *netSender) close() { s.kept.CloseIdleConnections() }
 
-func (s *netSender) send(ctx context.Context, head []field, body []byte, fresh bool) reply {
+func (s *netSender) send(life context.Context, deadline time.Time, head []field, body []byte, fresh bool) reply {
 	var r reply
 	var conn net.Conn
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithDeadline(life, deadline)
 	defer cancel()
 	// The hooks run before RoundTrip returns or not at all; the mutex is for a
 	// first byte that arrives while RoundTrip gives up.
