@@ -138,6 +138,25 @@ func TestDiscardByFilterAuditsEachMessage(t *testing.T) {
 	}
 }
 
+// A deferred message is none of those that nobody wants any more.
+func TestDiscardByFilterSparesDeferredMessages(t *testing.T) {
+	t.Parallel()
+	d := open(t)
+	ids := d.park(t, 3)
+	d.store.Mu.Lock()
+	d.store.Parked[ids[0]].State = inbox.StateDeferred
+	d.store.Mu.Unlock()
+	for _, step := range []struct {
+		query string
+		left  int
+	}{{"consumer=billing", 1}, {"consumer=billing&state=deferred", 0}} {
+		j := decode[Job](t, d.want(t, 202, "POST", "/api/parked/discard?rate=10000&why=tests&"+step.query, "").body)
+		if got := d.waitJob(t, j.ID); got.State != JobDone || d.store.Count() != step.left {
+			t.Errorf("%s: got %s and %d left, want done and %d", step.query, got.State, d.store.Count(), step.left)
+		}
+	}
+}
+
 func TestFailedRunSaysWhyAndCanBeResumed(t *testing.T) {
 	t.Parallel()
 	d := open(t)

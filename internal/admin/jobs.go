@@ -217,8 +217,9 @@ func (a *Admin) newJob(r *http.Request, action string, q url.Values, why string)
 			return Job{}, badRequest("rate: must be 1 to %d messages a second, got %q", maxRate, s)
 		}
 	}
-	// A deferred message runs by itself; to hurry it along has to be asked for.
-	if f.State == "" && action == actionReplay {
+	// A deferred message runs by itself, and may be processed any moment: to hurry
+	// it along, or to throw it away, has to be asked for.
+	if f.State == "" {
 		f.State = inbox.StateParked
 	}
 	now := time.Now().UTC()
