@@ -16,6 +16,7 @@ import (
 
 	"github.com/inboxd/inboxd/internal/admin"
 	"github.com/inboxd/inboxd/internal/config"
+	"github.com/inboxd/inboxd/internal/forward"
 	"github.com/inboxd/inboxd/internal/inbox"
 	"github.com/inboxd/inboxd/internal/store"
 	"github.com/inboxd/inboxd/internal/store/sqlite"
@@ -27,6 +28,10 @@ type daemon struct {
 	cfg config.Config
 	log *slog.Logger
 	reg *prometheus.Registry
+
+	// tune, where set, changes what has no key in the configuration: how long the
+	// breaker takes for things.
+	tune func(*forward.Options)
 
 	store storeWatch
 	lines []*line // one a consumer
@@ -103,7 +108,7 @@ func (d *daemon) serve(ctx context.Context, front *front) error {
 			d.log.Warn("closing the store", "err", err)
 		}
 	}()
-	d.store.Store = st
+	d.store.healthy = st.Healthy
 	defer d.closeLines()
 	if err := d.buildLines(ctx, st); err != nil {
 		if ctx.Err() != nil {
@@ -126,7 +131,7 @@ func (d *daemon) serve(ctx context.Context, front *front) error {
 	defer endUpkeep()
 	kept := make(chan error, 1)
 	go func() { kept <- st.Run(upkeep) }()
-	group.Go(func() error { d.store.watch(gctx, d.log, d.gates()); return nil })
+	d.watchStores(gctx, group, st)
 	for _, l := range d.lines {
 		l.run(gctx, group)
 	}
@@ -182,6 +187,21 @@ func (d *daemon) drain() {
 		d.log.Info("drained")
 	})
 	<-d.drained
+}
+
+// watchStores keeps the gates by the health of the store. A line in shared mode
+// needs the service's database besides.
+func (d *daemon) watchStores(ctx context.Context, g *errgroup.Group, st store.Store) {
+	var gates []*inbox.Gate
+	for _, l := range d.lines {
+		if l.shared == nil {
+			gates = append(gates, l.gate)
+			continue
+		}
+		w := &storeWatch{healthy: bothHealthy(st.Healthy, l.shared.Healthy)}
+		g.Go(func() error { w.watch(ctx, d.log.With("consumer", l.cfg.Name), []*inbox.Gate{l.gate}); return nil })
+	}
+	g.Go(func() error { d.store.watch(ctx, d.log, gates); return nil })
 }
 
 func (d *daemon) gates() []*inbox.Gate {

@@ -58,6 +58,9 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 		return nil, fmt.Errorf("forward.status: %w", err)
 	}
 	fo.Evidence = l.evidence(cc)
+	if d.tune != nil {
+		d.tune(&fo)
+	}
 	fo.OnGone = func(why string) { d.keepPause(st, cc.Name, why) }
 	if l.forwarder, err = forward.New(fo, l.gate, d.log, d.reg); err != nil {
 		return nil, fmt.Errorf("forward: %w", err)

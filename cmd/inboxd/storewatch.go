@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"github.com/inboxd/inboxd/internal/inbox"
-	"github.com/inboxd/inboxd/internal/store"
 )
 
 // storeWatch keeps the gates shut while the store does not work, so that the
 // consumers are cancelled and their deliveries go back to replicas whose store
 // may.
 type storeWatch struct {
-	store.Store
+	healthy func(context.Context) error
 
 	mu  sync.Mutex
 	err error
@@ -42,7 +41,7 @@ func (w *storeWatch) watch(ctx context.Context, log *slog.Logger, gates []*inbox
 	shut := false
 	for {
 		hctx, cancel := context.WithTimeout(ctx, watchTimeout)
-		err := w.Healthy(hctx)
+		err := w.healthy(hctx)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -75,5 +74,15 @@ func (w *storeWatch) watch(ctx context.Context, log *slog.Logger, gates []*inbox
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// bothHealthy is the health of a store on two databases.
+func bothHealthy(a, b func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := a(ctx); err != nil {
+			return err
+		}
+		return b(ctx)
 	}
 }

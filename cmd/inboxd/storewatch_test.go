@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/inboxd/inboxd/internal/inbox"
+)
+
+func TestConsumingStopsWhileEitherDatabaseIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		errs := [2]error{}
+		ask := func(i int) func(context.Context) error { return func(context.Context) error { return errs[i] } }
+		w, gate := &storeWatch{healthy: bothHealthy(ask(0), ask(1))}, inbox.NewGate()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go w.watch(ctx, slog.New(slog.DiscardHandler), []*inbox.Gate{gate})
+		for i := range errs {
+			errs[i] = errors.New("away")
+			time.Sleep(watchPatience / 2)
+			if !gate.IsOpen() {
+				t.Error("shut at once, want some patience")
+			}
+			time.Sleep(watchPatience)
+			if c, _ := gate.State(); len(c) != 1 || c[0].Hindrance != inbox.HindranceStore {
+				t.Errorf("database %d away: got %v, want the store", i, c)
+			}
+			errs[i] = nil
+			time.Sleep(2 * watchEvery)
+			if !gate.IsOpen() {
+				t.Error("still shut, want open")
+			}
+		}
+	})
+}
