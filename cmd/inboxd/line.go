@@ -165,7 +165,7 @@ func (l *line) awaitIdle(stop <-chan struct{}) {
 	defer tick.Stop()
 	for {
 		s := l.consumer.Status()
-		if held, _ := l.processor.Held(); held == 0 && !s.Connected && s.Running == 0 {
+		if held, _ := l.processor.Held(); held == 0 && l.processor.TakingUp() == 0 && !s.Connected && s.Running == 0 {
 			return
 		}
 		select {

@@ -3,13 +3,15 @@ package inbox
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// dueSignal wakes the take-up before its next look.
+// dueSignal wakes the take-up before its next look, and counts what it is at.
 type dueSignal struct {
 	once sync.Once
 	ch   chan struct{}
+	busy atomic.Int64
 }
 
 func (s *dueSignal) c() chan struct{} {
@@ -24,6 +26,10 @@ func (p *Processor) WakeDue() {
 	default:
 	}
 }
+
+// TakingUp returns the number of stored messages in work, until they are settled
+// at the store.
+func (p *Processor) TakingUp() int { return int(p.due.busy.Load()) }
 
 // takeUpEvery is how often an idle take-up looks for due messages.
 const takeUpEvery = time.Second
@@ -94,6 +100,8 @@ func (p *Processor) waitDue(ctx context.Context) {
 // it is removed only after it was processed or found recorded. Parked and
 // deferred again, Process has stored it already.
 func (p *Processor) takeUp(ctx context.Context, gate *Gate, m *ParkedMessage) {
+	p.due.busy.Add(1)
+	defer p.due.busy.Add(-1)
 	open, cancel := whileOpen(ctx, gate)
 	defer cancel()
 	d := &Delivery{
@@ -161,22 +169,25 @@ func (p *Processor) insist(ctx context.Context, write func(context.Context) erro
 	}
 }
 
-// whileOpen derives a context that ends when the gate shuts.
+// whileOpen derives a context that ends when the gate shuts, or has ended where it
+// is shut.
 func whileOpen(ctx context.Context, gate *Gate) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
+	closures, changed := gate.State()
+	if len(closures) > 0 {
+		cancel()
+		return ctx, cancel
+	}
 	go func() {
-		for {
-			closures, changed := gate.State()
-			if len(closures) > 0 {
-				cancel()
-				return
-			}
+		for len(closures) == 0 {
 			select {
 			case <-changed:
 			case <-ctx.Done():
 				return
 			}
+			closures, changed = gate.State()
 		}
+		cancel()
 	}()
 	return ctx, cancel
 }

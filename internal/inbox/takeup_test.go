@@ -128,3 +128,53 @@ func TestAStoredMessageGoesOnlyWhereItIsKeptElsewhere(t *testing.T) {
 		})
 	}
 }
+
+// shutsMeanwhile is a shelf whose gate shuts while messages are being taken.
+type shutsMeanwhile struct {
+	*memory
+	gate *Gate
+}
+
+func (s *shutsMeanwhile) TakeDue(ctx context.Context, consumer string, n int) ([]*ParkedMessage, error) {
+	due, err := s.memory.TakeDue(ctx, consumer, n)
+	s.gate.Shut(HindranceDraining, "drain")
+	return due, err
+}
+
+func TestNothingIsForwardedOnceTheGateIsShut(t *testing.T) {
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			m, gate := newMemory(), NewGate()
+			m.shelf["a@1"] = due("a")
+			f := &answers{list: []Answer{ok200}}
+			p := newProcessor(m, f)
+			p.Shelf = &shutsMeanwhile{m, gate}
+			runDue(t, p, gate, time.Minute)
+			if f.requests() != 0 || p.TakingUp() != 0 || len(m.stored()) != 1 {
+				t.Fatalf("got %d requests, %d in work, %d stored, want 0, 0, 1", f.requests(), p.TakingUp(), len(m.stored()))
+			}
+		})
+	}
+}
+
+func TestWhatIsTakenUpCountsUntilItIsSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		m.shelf["1"] = &ParkedMessage{ID: "1", Consumer: "billing", State: StateDeferred, Due: time.Now()}
+		f := &answers{list: []Answer{ok200}, took: time.Minute}
+		p := newProcessor(m, f)
+		p.MissingID = ForwardMissingID
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.RunDue(ctx, NewGate(), 4) }()
+		time.Sleep(10 * time.Second)
+		if p.TakingUp() != 1 {
+			t.Errorf("got %d in work, want 1", p.TakingUp())
+		}
+		stop()
+		<-done
+		if p.TakingUp() != 0 || len(m.stored()) != 0 {
+			t.Errorf("got %d in work, %d stored, want none", p.TakingUp(), len(m.stored()))
+		}
+	})
+}
