@@ -162,7 +162,9 @@ func (f *Forwarder) admit(ctx context.Context, d *inbox.Delivery) (pass, error) 
 	if f.life.Err() != nil {
 		return pass{}, context.Cause(f.life)
 	}
-	retry := d.Requests > 0
+	// Not the first request of a message that a person sent again, or that was
+	// deferred: its answers are forgotten, and its due time has spread it.
+	retry := d.Last.Verdict.Sent()
 	if retry {
 		if err := f.budget.take(ctx); err != nil {
 			return pass{}, fmt.Errorf("waiting for the retry budget: %w", err)

@@ -134,7 +134,7 @@ func (p *Processor) takeUp(ctx context.Context, gate *Gate, m *ParkedMessage) {
 	case res.Err != nil:
 		log.Warn("stored message settled", "err", res.Err)
 	default:
-		log.Info("stored message settled")
+		log.Debug("stored message settled")
 	}
 }
 
