@@ -91,10 +91,9 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 		if l.shared, err = d.openShared(ctx, cc); err != nil {
 			return nil, err
 		}
-		l.processor.Ledger = l.shared
-		if d.cfg.Store.Leases {
-			l.processor.Ledger = shared.Lease(l.shared, st)
-		}
+		// Without leases too: what the store has recorded, by hand or before the
+		// consumer came to shared mode, is not to be forwarded again.
+		l.processor.Ledger = shared.Lease(l.shared, st)
 	}
 	if cc.Park.ToBroker {
 		l.publisher = consumer.NewPublisher(publisherOptions(d.cfg, cc), d.log.With("consumer", cc.Name))
@@ -130,7 +129,7 @@ func (l *line) evidence(cc config.Consumer) func(*inbox.Delivery) bool {
 func (d *daemon) openShared(ctx context.Context, cc config.Consumer) (*shared.Ledger, error) {
 	pause := 200 * time.Millisecond
 	for {
-		led, err := shared.Open(ctx, sharedOptions(d.cfg, cc), d.log, d.reg)
+		led, err := shared.Open(ctx, sharedOptions(cc), d.log, d.reg)
 		var refused *shared.RefusedError
 		if err == nil || errors.As(err, &refused) || ctx.Err() != nil {
 			return led, err

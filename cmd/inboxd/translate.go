@@ -66,7 +66,7 @@ func passwordFrom(file string) func() (string, error) {
 	}
 }
 
-func sharedOptions(c config.Config, cc config.Consumer) shared.Options {
+func sharedOptions(cc config.Consumer) shared.Options {
 	return shared.Options{
 		Consumer:     cc.Name,
 		URL:          cc.Inbox.URL.Reveal(),
