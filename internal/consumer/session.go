@@ -63,6 +63,11 @@ func (c *Consumer) session(ctx context.Context) error {
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer s.stop()
 
+	if !c.gate.IsOpen() {
+		// Shut during the dial: a drain may have taken us for idle already.
+		s.hangUp()
+		return nil
+	}
 	deliveries, err := s.begin(ctx)
 	if err != nil {
 		s.hangUp()
