@@ -43,12 +43,20 @@ const (
 	// inheritSQL takes over the leases of owners that are no more.
 	inheritSQL = `update inboxd.lease as l set owner = $3 from (
 			select consumer, message_id from inboxd.lease
-			where consumer = $1 and message_id = any($2::text[]) and owner <> $3
+			where ctid = any(array(select l.ctid from unnest($2::text[]) as k cross join lateral (
+				select ctid from inboxd.lease where consumer = $1 and message_id = k limit 1) as l))
+			and consumer = $1 and owner <> $3
 			and not exists (select from inboxd.owner o where o.id = owner and o.expires_at > clock_timestamp())
 			order by message_id for update skip locked) as d
 		where l.consumer = d.consumer and l.message_id = d.message_id`
 
-	releaseSQL = `delete from inboxd.lease where consumer = $1 and message_id = any($2::text[]) and owner = $3`
+	// releaseSQL probes like lookUpSQL: with "message_id = any($2)" the planner, which
+	// believes the table to be empty, read all leases of the consumer each time, the
+	// dead ones too. A lease that another owner has taken over meanwhile has another
+	// ctid, and stays.
+	releaseSQL = `delete from inboxd.lease where owner = $3 and ctid = any(array(
+			select l.ctid from unnest($2::text[]) as k cross join lateral (select ctid from inboxd.lease
+				where consumer = $1 and message_id = k and owner = $3 limit 1) as l))`
 )
 
 var errNoID = errors.New("no message ID: such a message has no place in the ledger")

@@ -112,7 +112,7 @@ func TestLookUpsProbeTheKey(t *testing.T) {
 		} {
 			plan := explain(t, s, sql, args...)
 			if strings.Contains(plan, "Seq Scan on processed") || strings.Contains(plan, "Seq Scan on lease") ||
-				!strings.Contains(plan, "Index") {
+				!strings.Contains(plan, "Index") || sql != deleteSQL && !strings.Contains(plan, "(message_id = k") {
 				t.Errorf("%s: got plan\n%s\nwant index probes only, for\n%s", when, plan, sql)
 			}
 		}
