@@ -210,7 +210,8 @@ func (r *runner) salvo(ctx context.Context, msgs []message) (<-chan answer, erro
 			for _, s := range shots {
 				s.cut()
 			}
-			return nil, fmt.Errorf("connection %d of %d at once: %w", len(shots)+1, len(msgs), err)
+			return nil, fmt.Errorf("connection %d of %d at once: %w (the daemon opens as many as its concurrency: "+
+				"let the service take several connections at a time, or lower --copies to what it takes)", len(shots)+1, len(msgs), err)
 		}
 		shots = append(shots, s)
 	}

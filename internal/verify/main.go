@@ -154,7 +154,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if o.json {
 		printJSON(stdout, o.url, cases, err)
-	} else {
+	} else if len(cases) > 0 {
 		printTable(stdout, cases)
 	}
 	if err != nil {
