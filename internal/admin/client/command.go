@@ -54,8 +54,8 @@ type command struct {
 func newCommand(env Env, usage, about string) *command {
 	c := &command{env: env, flags: flag.NewFlagSet(usage, flag.ContinueOnError)}
 	c.flags.SetOutput(io.Discard) // errors are written once, by us
-	c.flags.StringVar(&c.where.ConfigFile, "c", "", "configuration `FILE` of the daemon: says where it listens, and its token file")
-	c.flags.StringVar(&c.where.AdminURL, "admin", "", "`URL` of the daemon's admin side, instead of -c")
+	c.flags.StringVar(&c.where.ConfigFile, "c", "", "configuration `FILE` of the daemon: says where it listens, and its token file (default: $INBOXD_CONFIG)")
+	c.flags.StringVar(&c.where.AdminURL, "admin", "", "`URL` of the daemon's admin side, instead of -c (default: $INBOXD_ADMIN)")
 	c.flags.StringVar(&c.where.TokenFile, "token-file", "", "`FILE` with the admin token, where -c does not name it")
 	c.flags.Usage = func() {} // the package prints it after every mistake too
 	c.help = func() {
