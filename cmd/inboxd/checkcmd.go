@@ -26,8 +26,9 @@ import (
 func runCheck(ctx context.Context, env environment, args []string) int {
 	fs := env.flags("check", "-c FILE", `Parses and validates the configuration, then connects to the broker, the store
 and the handler and examines them. Nothing is consumed and nothing is sent to
-the handler but its health URL. Exit code: 0 all well, 1 something outside is
-wrong, 2 the configuration is wrong.`)
+the handler but its health URL; in PostgreSQL the store's schema is created where
+it is missing. Exit code: 0 all well, 1 something outside is wrong, 2 the
+configuration is wrong.`)
 	path := configFlag(fs)
 	offline := fs.Bool("offline", false, "only parse and validate; connect to nothing")
 	show := fs.Bool("print", false, "print the whole configuration with its defaults, secrets redacted")
@@ -68,7 +69,7 @@ func examine(ctx context.Context, cfg config.Config, r *report) {
 			_ = p.Close()
 		}
 		if !cc.Inbox.URL.IsZero() {
-			r.add("consumer "+cc.Name, shared.Examine(ctx, sharedOptions(cc))...)
+			r.add("consumer "+cc.Name, shared.Examine(ctx, sharedOptions(cfg, cc))...)
 		}
 		o, err := forwardOptions(cc)
 		if err == nil {
