@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,14 +14,21 @@ import (
 
 func TestConsumingStopsWhileEitherDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		errs := [2]error{}
-		ask := func(i int) func(context.Context) error { return func(context.Context) error { return errs[i] } }
+		var away [2]atomic.Bool
+		ask := func(i int) func(context.Context) error {
+			return func(context.Context) error {
+				if away[i].Load() {
+					return errors.New("away")
+				}
+				return nil
+			}
+		}
 		w, gate := &storeWatch{healthy: bothHealthy(ask(0), ask(1))}, inbox.NewGate()
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go w.watch(ctx, slog.New(slog.DiscardHandler), []*inbox.Gate{gate})
-		for i := range errs {
-			errs[i] = errors.New("away")
+		for i := range away {
+			away[i].Store(true)
 			time.Sleep(watchPatience / 2)
 			if !gate.IsOpen() {
 				t.Error("shut at once, want some patience")
@@ -29,7 +37,7 @@ func TestConsumingStopsWhileEitherDatabaseIsAway(t *testing.T) {
 			if c, _ := gate.State(); len(c) != 1 || c[0].Hindrance != inbox.HindranceStore {
 				t.Errorf("database %d away: got %v, want the store", i, c)
 			}
-			errs[i] = nil
+			away[i].Store(false)
 			time.Sleep(2 * watchEvery)
 			if !gate.IsOpen() {
 				t.Error("still shut, want open")
