@@ -26,8 +26,18 @@ func TestHelpOfEveryCommandIsNoError(t *testing.T) {
 func TestMistakesOnTheCommandLineAreUsageErrors(t *testing.T) {
 	t.Setenv("INBOXD_CONFIG", "")
 	for _, args := range [][]string{
-		{}, {"rnu"}, {"run"}, {"run", "-c", "/nonexistent/inboxd.yaml"}, {"run", "--nope"}, {"check", "inboxd.yaml"},
-		{"schema"}, {"schema", "other"}, {"schema", "ledger", "mysql"}, {"parked", "lst"}, {"pause"}, {"verify"},
+		{},
+		{"rnu"},
+		{"run"},
+		{"run", "-c", "/nonexistent/inboxd.yaml"},
+		{"run", "--nope"},
+		{"check", "inboxd.yaml"},
+		{"schema"},
+		{"schema", "other"},
+		{"schema", "ledger", "mysql"},
+		{"parked", "lst"},
+		{"pause"},
+		{"verify"},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(context.Background(), args, strings.NewReader(""), &stdout, &stderr)
