@@ -69,7 +69,7 @@ func examine(ctx context.Context, cfg config.Config, r *report) {
 			_ = p.Close()
 		}
 		if !cc.Inbox.URL.IsZero() {
-			r.add("consumer "+cc.Name, shared.Examine(ctx, sharedOptions(cfg, cc))...)
+			r.add("consumer "+cc.Name, shared.Examine(ctx, sharedOptions(cc))...)
 		}
 		o, err := forwardOptions(cc)
 		if err == nil {
