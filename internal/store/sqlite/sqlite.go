@@ -61,6 +61,7 @@ type Store struct {
 	lookUp, insert    *sql.Stmt
 	claims            *batch.Batcher[*claim]
 	records           *batch.Batcher[*record]
+	writes            *batch.Batcher[*write]
 	consumers         consumers
 	base              time.Time // see retentionNow
 	opened            time.Time
@@ -122,6 +123,7 @@ func Open(ctx context.Context, opts Options, log *slog.Logger, reg prometheus.Re
 	s.metrics = store.NewMetrics(reg, opts.Consumers)
 	s.claims = batch.New(maxBatch, 1, s.flushClaims)
 	s.records = batch.New(maxBatch, 1, s.flushRecords)
+	s.writes = batch.New(maxWrites, 1, s.flushWrites)
 	if created {
 		// A missing volume looks exactly like a first start: say it loudly.
 		log.Warn("new inbox created: nothing is known to be processed",
@@ -243,6 +245,7 @@ func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.claims.Close()
 		s.records.Close()
+		s.writes.Close()
 		if s.marked.Load() {
 			s.mark(false)
 		}
@@ -276,31 +279,6 @@ func (s *Store) closeFiles() error {
 		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// inWrite runs do in a transaction on the writing connection. ctx bounds the
-// wait for that connection, nothing after it.
-func (s *Store) inWrite(ctx context.Context, op store.Operation, do func(context.Context, *sql.Tx) error) (err error) {
-	start := time.Now()
-	defer func() { s.metrics.Done(op, start, unexpected(err)) }()
-	conn, err := s.write.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("waiting to write: %w", err)
-	}
-	defer conn.Close()
-	if err := s.usable(); err != nil {
-		return err
-	}
-	ctx = context.WithoutCancel(ctx)
-	tx, err := conn.BeginTx(ctx, nil)
-	if err != nil {
-		return s.wrote(err)
-	}
-	if err := do(ctx, tx); err != nil {
-		_ = tx.Rollback()
-		return s.wrote(err)
-	}
-	return s.wrote(tx.Commit())
 }
 
 // unexpected hides the answers that are no failure of the store.

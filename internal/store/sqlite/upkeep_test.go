@@ -3,6 +3,8 @@ package sqlite
 import (
 	"bytes"
 	"context"
+	"database/sql"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -185,5 +187,30 @@ func TestAnUncleanStopShowsAlsoWithoutALog(t *testing.T) {
 	must(t, s.Close())
 	if s = open(t, Options{Path: path}); s.UncleanStop() {
 		t.Error("after the next one was closed: got an unclean stop")
+	}
+}
+
+// TestAFailedWriteUndoesItselfAlone: writes share a transaction, and only the
+// bad one of them fails.
+func TestAFailedWriteUndoesItselfAlone(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{Path: filepath.Join(t.TempDir(), "inboxd.db")})
+	bad := errors.New("bad")
+	insert := func(key string, fails error) *write {
+		return &write{do: func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "insert into meta values (?1, 'x')", key)
+			return errors.Join(err, fails)
+		}}
+	}
+	writes := []*write{insert("t1", nil), insert("t2", bad), insert("t3", nil), insert("t3", nil)}
+	must(t, s.flushWrites(writes))
+	if writes[0].err != nil || !errors.Is(writes[1].err, bad) || writes[2].err != nil || writes[3].err == nil {
+		t.Errorf("got %v, %v, %v, %v, want success, bad, success and the broken uniqueness",
+			writes[0].err, writes[1].err, writes[2].err, writes[3].err)
+	}
+	var n int
+	must(t, s.desk.QueryRowContext(t.Context(), "select count(*) from meta where key in ('t1', 't2', 't3')").Scan(&n))
+	if n != 2 {
+		t.Errorf("got %d rows, want those of the first and the third", n)
 	}
 }
