@@ -363,7 +363,8 @@ func publish(t *testing.T, amqpURL, queue string, messages ...amqp.Publishing) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	// A broker that does not confirm may not answer the goodbye either.
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(5 * time.Second)) }()
 	ch, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)
