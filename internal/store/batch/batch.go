@@ -1,6 +1,6 @@
-// Package batch turns calls that arrive at the same time into one: group commit
-// without a timer. Callers block; one of them flushes what has come in since the
-// last flush. An idle batcher flushes at once, a busy one in ever larger batches.
+// Package batch turns calls that arrive at the same time into one: group commit.
+// Callers block; one of them flushes what has come in since the last flush. An
+// idle batcher flushes at once, a busy one in ever larger batches.
 package batch
 
 import (
@@ -8,6 +8,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 )
 
 // ErrClosed is returned by Do after Close.
@@ -19,6 +20,11 @@ var ErrClosed = errors.New("batcher is closed")
 // flushes on its own goroutine, and passes the duty on to the first in line
 // when it is done. So an uncontended call costs no handover at all, and a
 // contended one a single wake-up.
+//
+// Where flushes are fast, batches would stay small and each message would pay for
+// a flush of its own. So a batch waits for as many callers as were seen side by
+// side last time, but never beyond a short while after the start of the flush
+// before it. Calls one after the other are never held up.
 type Batcher[T any] struct {
 	limit    int
 	flushers int
@@ -26,7 +32,11 @@ type Batcher[T any] struct {
 
 	mu      sync.Mutex
 	active  int        // flushes under way, or duties on their way to a caller
-	line    []*call[T] // not empty only while active == flushers
+	line    []*call[T] // not empty only while active == flushers or somebody gathers
+	started time.Time  // of the latest flush
+	want    int        // callers that a batch waits for
+	company chan struct{}
+	gathers bool // one of the active waits for company
 	closed  bool
 	drained chan struct{} // closed when closed and active == 0
 
@@ -51,6 +61,14 @@ const (
 	lead                 // first in line: flush yourself and the others
 )
 
+const (
+	// pace is the shortest time between the starts of two flushes where more
+	// callers are on their way.
+	pace = time.Millisecond
+	// enough callers make a batch that is worth a flush at any pace.
+	enough = 64
+)
+
 // load is one batch: the items, and whom to answer. calls[0] is the one who
 // flushes and has no call of its own where it never stood in line.
 type load[T any] struct {
@@ -65,7 +83,7 @@ type load[T any] struct {
 func New[T any](limit, flushers int, flush func(items []T) error) *Batcher[T] {
 	return &Batcher[T]{
 		limit: limit, flushers: flushers, flush: flush,
-		drained: make(chan struct{}),
+		want: 1, company: make(chan struct{}, 1), drained: make(chan struct{}),
 		calls:   sync.Pool{New: func() any { return &call[T]{wake: make(chan duty, 1)} }},
 		batches: sync.Pool{New: func() any { return new(load[T]) }},
 	}
@@ -82,11 +100,9 @@ func (b *Batcher[T]) Do(ctx context.Context, item T) error {
 		b.mu.Unlock()
 		return ErrClosed
 	}
-	if b.active < b.flushers {
+	if b.active < b.flushers && !b.gathers {
 		b.active++
-		l := b.batch(item)
-		b.mu.Unlock()
-		return b.run(l)
+		return b.lead(item)
 	}
 	c := b.enqueue(item)
 	b.mu.Unlock()
@@ -99,10 +115,9 @@ func (b *Batcher[T]) Put(item T) {
 	defer b.mu.Unlock()
 	switch {
 	case b.closed:
-	case b.active < b.flushers:
+	case b.active < b.flushers && !b.gathers:
 		b.active++
-		l := b.batch(item)
-		go func() { _ = b.run(l) }()
+		go b.leadAlone(item)
 	default:
 		b.enqueue(item).async = true
 	}
@@ -126,7 +141,56 @@ func (b *Batcher[T]) enqueue(item T) *call[T] {
 	c := b.calls.Get().(*call[T])
 	c.item = item
 	b.line = append(b.line, c)
+	if b.gathers && len(b.line)+1 >= b.want {
+		select {
+		case b.company <- struct{}{}:
+		default:
+		}
+	}
 	return c
+}
+
+// lead flushes item and what is in line. The mutex is held, and given up.
+func (b *Batcher[T]) lead(item T) error {
+	if wait := pace - time.Since(b.started); len(b.line)+1 < b.want && wait > 0 && !b.gathers {
+		b.gather(wait)
+	}
+	l := b.batch(item)
+	b.spread()
+	b.mu.Unlock()
+	return b.run(l)
+}
+
+func (b *Batcher[T]) leadAlone(item T) {
+	b.mu.Lock()
+	_ = b.lead(item)
+}
+
+// gather waits for company. Where less comes than was wanted, less will be
+// wanted.
+func (b *Batcher[T]) gather(wait time.Duration) {
+	select {
+	case <-b.company: // of an earlier time
+	default:
+	}
+	b.gathers = true
+	b.mu.Unlock()
+	t := time.NewTimer(wait)
+	select {
+	case <-b.company:
+	case <-t.C:
+	}
+	t.Stop()
+	b.mu.Lock()
+	b.gathers = false
+}
+
+// spread gives a second flusher what a full batch has left in line.
+func (b *Batcher[T]) spread() {
+	if len(b.line) > 0 && b.active < b.flushers {
+		b.active++
+		b.call()
+	}
 }
 
 func (b *Batcher[T]) wait(ctx context.Context, c *call[T]) error {
@@ -143,9 +207,7 @@ func (b *Batcher[T]) wait(ctx context.Context, c *call[T]) error {
 	err := c.err
 	if d == lead {
 		b.mu.Lock()
-		l := b.batch(c.item)
-		b.mu.Unlock()
-		err = b.run(l)
+		err = b.lead(c.item)
 	}
 	b.put(c)
 	return err
@@ -173,6 +235,7 @@ func (b *Batcher[T]) batch(first T) *load[T] {
 		l.calls = append(l.calls, c)
 	}
 	b.line = slices.Delete(b.line, 0, n)
+	b.started = time.Now()
 	return l
 }
 
@@ -181,7 +244,7 @@ func (b *Batcher[T]) run(l *load[T]) error {
 	err := b.flush(l.items)
 	// First the duty, then the answers: the next flush need not wait until
 	// everybody is awake.
-	b.pass()
+	b.pass(len(l.items))
 	for _, c := range l.calls {
 		if c.async {
 			b.put(c)
@@ -198,22 +261,30 @@ func (b *Batcher[T]) run(l *load[T]) error {
 }
 
 // pass makes the first in line flush next, or ends the duty where nobody waits.
-func (b *Batcher[T]) pass() {
+// flushed is how many callers are about to get their answers: they and those in
+// line were there side by side.
+func (b *Batcher[T]) pass(flushed int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.line) == 0 {
-		b.active--
-		if b.closed && b.active == 0 {
-			close(b.drained)
-		}
+	b.want = min(flushed+len(b.line), enough, b.limit)
+	if len(b.line) > 0 && !b.gathers {
+		b.call()
 		return
 	}
+	b.active--
+	if b.closed && b.active == 0 {
+		close(b.drained)
+	}
+}
+
+// call gives a duty to the first in line.
+func (b *Batcher[T]) call() {
 	next := b.line[0]
 	b.line = slices.Delete(b.line, 0, 1)
 	if next.async {
-		l := b.batch(next.item)
+		item := next.item
 		b.put(next)
-		go func() { _ = b.run(l) }()
+		go b.leadAlone(item)
 		return
 	}
 	next.wake <- lead

@@ -160,11 +160,69 @@ func TestFlushersRunSideBySide(t *testing.T) {
 			synctest.Wait()
 		}
 		wg.Wait()
-		if took := time.Since(start); took != 2*time.Second {
+		if took := time.Since(start); took > 2*time.Second+pace {
 			t.Errorf("time: got %v, want 2s", took)
 		}
 		if len(r.order) != 4 {
 			t.Errorf("flushed: got %d, want 4", len(r.order))
+		}
+	})
+}
+
+func TestCallsOneAfterTheOtherAreNeverHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(10, 1, func([]*item) error { time.Sleep(pace / 10); return nil })
+		start := time.Now()
+		for range 100 {
+			_ = b.Do(t.Context(), &item{})
+		}
+		if took := time.Since(start); took != 100*pace/10 {
+			t.Errorf("time: got %v, want that of the flushes, %v", took, 100*pace/10)
+		}
+	})
+}
+
+func TestFastFlushesWaitForCompany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		flushes := 0
+		b := New(1000, 1, func([]*item) error { flushes++; time.Sleep(pace / 10); return nil })
+		start := time.Now()
+		var wg sync.WaitGroup
+		const callers, calls = 20, 50
+		for n := range callers {
+			wg.Go(func() {
+				for range calls {
+					_ = b.Do(t.Context(), &item{})
+					time.Sleep(time.Duration(n) * pace / 50) // what the callers do in between
+				}
+			})
+		}
+		wg.Wait()
+		took := time.Since(start)
+		if most := int(took/pace) + calls + 5; flushes > most {
+			t.Errorf("flushes: got %d for %d calls in %v, want at most %d", flushes, callers*calls, took, most)
+		}
+		if limit := calls * 3 * pace; took > limit {
+			t.Errorf("time: got %v, want at most %v: nobody waits for long", took, limit)
+		}
+	})
+}
+
+// Who waits for company must not wait for those who have gone.
+func TestNobodyWaitsForCallersThatAreGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(1000, 1, func([]*item) error { return nil })
+		var wg sync.WaitGroup
+		for range 30 {
+			wg.Go(func() { _ = b.Do(t.Context(), &item{}) })
+		}
+		wg.Wait()
+		start := time.Now()
+		for range 10 {
+			_ = b.Do(t.Context(), &item{})
+		}
+		if took := time.Since(start); took > pace {
+			t.Errorf("got ten calls in %v, want at most one wait, %v", took, pace)
 		}
 	})
 }
