@@ -78,6 +78,9 @@ func TestKilledRabbitKeepsItsMessagesAndItsPort(t *testing.T) {
 	must(t, DeclareQueue(r.URL, "orders", nil))
 	publishPersistent(t, r.URL, "orders")
 
+	// What the node wrote down of a new queue lies in its own buffers for a
+	// moment, and longer on a busy machine; nothing tells when it is on disk.
+	time.Sleep(5 * time.Second)
 	must(t, r.Kill())
 	if err := DeclareQueue(r.URL, "orders", nil); err == nil {
 		t.Error("a killed broker answers")
