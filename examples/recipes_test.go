@@ -101,7 +101,9 @@ func run(t *testing.T, r recipe, env ...string) *running {
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.start = fmt.Sprintf("setsid sh %s </dev/null >>%s 2>&1 &", script, s.log)
+	// What was killed holds the port until the last process of its group is gone.
+	gone := fmt.Sprintf("i=0; while [ -s %[1]s ] && kill -0 -- $(cat %[1]s) 2>/dev/null && [ $i -lt 200 ]; do i=$((i+1)); sleep 0.05; done", s.pidFile)
+	s.start = fmt.Sprintf("%s\nsetsid sh %s </dev/null >>%s 2>&1 &", gone, script, s.log)
 	if out, err := s.shell(t.Context(), s.start); err != nil {
 		t.Fatalf("starting: %v\n%s", err, out)
 	}
