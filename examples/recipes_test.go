@@ -97,13 +97,13 @@ func run(t *testing.T, r recipe, env ...string) *running {
 	}
 	// A session of its own, so that all its processes can be killed as one group.
 	script := filepath.Join(dir, "start")
-	text := fmt.Sprintf("echo -$$ >%s\nexport PORT=%s '%s'\n%s%s\n", s.pidFile, port, strings.Join(env, "' '"), path, r.command)
+	// Again where it ends: what was killed may hold the port for a moment more.
+	text := fmt.Sprintf("echo -$$ >%s\nexport PORT=%s '%s'\n%si=0\nuntil ( %s ) || [ $i -ge 100 ]; do i=$((i+1)); sleep 0.1; done\n",
+		s.pidFile, port, strings.Join(env, "' '"), path, r.command)
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// What was killed holds the port until the last process of its group is gone.
-	gone := fmt.Sprintf("i=0; while [ -s %[1]s ] && kill -0 -- $(cat %[1]s) 2>/dev/null && [ $i -lt 200 ]; do i=$((i+1)); sleep 0.05; done", s.pidFile)
-	s.start = fmt.Sprintf("%s\nsetsid sh %s </dev/null >>%s 2>&1 &", gone, script, s.log)
+	s.start = fmt.Sprintf("setsid sh %s </dev/null >>%s 2>&1 &", script, s.log)
 	if out, err := s.shell(t.Context(), s.start); err != nil {
 		t.Fatalf("starting: %v\n%s", err, out)
 	}
