@@ -191,16 +191,20 @@ func TestProcessOutcomes(t *testing.T) {
 		"busy is no attempt":               {list: []Answer{busy, busy, busy, busy, ok200}, outcome: Processed, requests: 5, recorded: true},
 		"503 is no attempt":                {list: []Answer{notNow, notNow, notNow, notNow, ok200}, outcome: Processed, requests: 5, recorded: true},
 		"refused connection is no attempt": {list: []Answer{unreachable, unreachable, unreachable, unreachable, ok200}, outcome: Processed, requests: 5, recorded: true},
-		"no ID": {list: []Answer{ok200}, change: func(_ *Processor, _ *memory, d *Delivery) { d.Properties.MessageID = "" },
-			outcome: Parked, reason: MissingID},
+		"no ID": {
+			list: []Answer{ok200}, change: func(_ *Processor, _ *memory, d *Delivery) { d.Properties.MessageID = "" },
+			outcome: Parked, reason: MissingID,
+		},
 		"no ID, forward": {list: []Answer{ok200}, change: func(p *Processor, _ *memory, d *Delivery) {
 			d.Properties.MessageID, p.MissingID = "", ForwardMissingID
 		}, outcome: Processed, requests: 1},
 		"no ID, reject": {list: []Answer{ok200}, change: func(p *Processor, _ *memory, d *Delivery) {
 			d.Properties.MessageID, p.MissingID = "", RejectMissingID
 		}, outcome: Rejected},
-		"too large": {list: []Answer{ok200}, change: func(p *Processor, _ *memory, _ *Delivery) { p.MaxBody = 1 },
-			outcome: Parked, reason: TooLarge},
+		"too large": {
+			list: []Answer{ok200}, change: func(p *Processor, _ *memory, _ *Delivery) { p.MaxBody = 1 },
+			outcome: Parked, reason: TooLarge,
+		},
 		"recorded before": {list: []Answer{ok200}, change: func(p *Processor, m *memory, d *Delivery) {
 			m.records[Key{"billing", "a"}] = p.Identity.FingerprintOf(&d.Message)
 		}, outcome: Duplicate, recorded: true},
@@ -211,8 +215,10 @@ func TestProcessOutcomes(t *testing.T) {
 			m.records[Key{"billing", "a"}] = Fingerprint{9}
 			p.AckMismatch = true
 		}, outcome: Duplicate, recorded: true},
-		"2xx without evidence": {list: []Answer{ok200}, change: func(_ *Processor, m *memory, _ *Delivery) { m.evidence = true },
-			outcome: Parked, reason: NoEvidence, requests: 3},
+		"2xx without evidence": {
+			list: []Answer{ok200}, change: func(_ *Processor, m *memory, _ *Delivery) { m.evidence = true },
+			outcome: Parked, reason: NoEvidence, requests: 3,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -448,8 +454,10 @@ func TestNoDeliveryIsHeldLongerThanHold(t *testing.T) {
 func TestTakeUpStopsWhileTheGateIsShut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, f := newMemory(), &answers{list: []Answer{ok200}}
-		m.shelf["1"] = &ParkedMessage{ID: "1", Consumer: "billing", State: StateDeferred, Due: time.Now(),
-			Message: Message{Properties: Properties{MessageID: "a"}}}
+		m.shelf["1"] = &ParkedMessage{
+			ID: "1", Consumer: "billing", State: StateDeferred, Due: time.Now(),
+			Message: Message{Properties: Properties{MessageID: "a"}},
+		}
 		p, gate := newProcessor(m, f), NewGate()
 		gate.Shut(HindrancePaused, "by hand")
 		ctx, stop := context.WithCancel(t.Context())
