@@ -6,6 +6,7 @@ package batch
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -152,6 +153,11 @@ func (b *Batcher[T]) enqueue(item T) *call[T] {
 
 // lead flushes item and what is in line. The mutex is held, and given up.
 func (b *Batcher[T]) lead(item T) error {
+	// Callers that could come in at this moment, and only lack a processor, do so
+	// first: a flush that does not block would keep it from them.
+	b.mu.Unlock()
+	runtime.Gosched()
+	b.mu.Lock()
 	if wait := pace - time.Since(b.started); len(b.line)+1 < b.want && wait > 0 && !b.gathers {
 		b.gather(wait)
 	}
