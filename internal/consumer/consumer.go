@@ -29,6 +29,7 @@ type Consumer struct {
 	patience patience
 	noStream bool // the queue was asked about and is none; used by the pump alone
 
+	workers  workers
 	handlers sync.WaitGroup // across sessions
 	running  atomic.Int64
 	stopAt   atomic.Int64 // Unix nanoseconds of the end of Run's ctx
@@ -62,6 +63,7 @@ func New(o Options, handler Handler, gate *inbox.Gate, log *slog.Logger, reg pro
 		gate:    gate,
 		log:     log.With("consumer", o.Consumer, "queue", o.Queue),
 		metrics: m,
+		workers: newWorkers(),
 		dialer:  dialer{broker: o.Broker, name: "inboxd " + o.Consumer, repaired: m.repaired},
 		backoff: backoff{min: o.Broker.MinBackoff, max: o.Broker.MaxBackoff},
 		status:  Status{Since: time.Now()},
@@ -74,6 +76,7 @@ func New(o Options, handler Handler, gate *inbox.Gate, log *slog.Logger, reg pro
 // many handlers were left behind. It may be called once.
 func (c *Consumer) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.stopAt.Store(time.Now().UnixNano()) })()
+	defer c.workers.stop()
 	for c.waitOpen(ctx) {
 		begun := time.Now()
 		if err := c.session(ctx); err != nil && ctx.Err() == nil {

@@ -196,7 +196,7 @@ func (s *session) pump(deliveries <-chan amqp.Delivery) {
 		}
 		s.c.handlers.Add(1)
 		s.c.running.Add(1)
-		go s.handle(h)
+		s.c.workers.start(job{s, h})
 	}
 	if !s.draining.Load() {
 		// The notice of why is under way: it is sent before the deliveries end.
