@@ -16,6 +16,7 @@ type held struct {
 
 	prev, next *held
 	settled    bool
+	at         time.Time // of an ack
 }
 
 // book keeps the deliveries of one session. Tags come in the order of their
@@ -34,8 +35,10 @@ type book struct {
 	expired     bool // handlers still running are not waited for any more
 	dead        bool // the session is lost: nothing can be told any more
 
-	limit int           // acks that may wait for company
-	wait  time.Duration // how long they may
+	fresh int           // acks since the last look
+	limit int           // as many of them are looked at at once
+	most  int           // as many acks in all are not kept back any longer
+	wait  time.Duration // how long an ack waits for company
 	wake  chan struct{} // there is something to do
 }
 
@@ -43,8 +46,13 @@ type book struct {
 // deliveries are in hand. It costs prefetch meanwhile, hence so little.
 const ackWait = 2 * time.Millisecond
 
+// strayWait is how long an ack above an open delivery waits for that one, to go
+// with it: requests do not end in the order in which they began, and an ack of
+// its own for nearly each of them is what costs the broker most.
+const strayWait = 20 * time.Millisecond
+
 func newBook(prefetch int) *book {
-	return &book{limit: max(1, prefetch/4), wait: ackWait, wake: make(chan struct{}, 1)}
+	return &book{limit: max(1, prefetch/4), most: max(1, prefetch/2), wait: ackWait, wake: make(chan struct{}, 1)}
 }
 
 // add takes a delivery in. Calls must come in the order of the tags, from one
@@ -80,13 +88,15 @@ func (b *book) settle(h *held, r inbox.Result) bool {
 		b.poke()
 		return true
 	}
+	h.at = time.Now()
 	if len(b.acks) == 0 {
-		b.oldest = time.Now()
+		b.oldest = h.at
 	}
 	b.acks = append(b.acks, h)
+	b.fresh++
 	// The first one wakes the settler to start its clock, later ones only when
 	// they end the waiting.
-	if len(b.acks) == 1 || len(b.acks) >= b.limit || b.open == 0 {
+	if len(b.acks) == 1 || b.due() {
 		b.poke()
 	}
 	return true
@@ -190,19 +200,31 @@ func (b *book) take(now time.Time) (out batch, wait time.Duration, done bool) {
 	if len(b.acks) == 0 {
 		return out, 0, done
 	}
-	due := b.closing || b.open == 0 || len(b.acks) >= b.limit
-	if left := b.wait - now.Sub(b.oldest); !due && left > 0 {
+	if left := b.wait - now.Sub(b.oldest); !b.due() && left > 0 {
 		return out, left, done
 	}
-	floor := b.floor()
+	floor, patient := b.floor(), !b.closing && b.open > 0 && len(b.acks) < b.most
+	kept := b.acks[:0]
 	for _, h := range b.acks {
-		if h.tag > floor {
+		switch {
+		case h.tag <= floor:
+			out.covered = append(out.covered, h)
+			out.upTo = max(out.upTo, h.tag)
+		case patient && now.Sub(h.at) < strayWait:
+			kept = append(kept, h)
+		default:
 			out.strays = append(out.strays, h)
-			continue
 		}
-		out.covered = append(out.covered, h)
-		out.upTo = max(out.upTo, h.tag)
 	}
-	b.acks = nil
-	return out, 0, done
+	clear(b.acks[len(kept):])
+	b.acks, b.fresh, b.oldest = kept, 0, now
+	if len(kept) > 0 {
+		wait = b.wait
+	}
+	return out, wait, done
+}
+
+// due reports whether acks wait no longer.
+func (b *book) due() bool {
+	return b.closing || b.open == 0 || b.fresh >= b.limit || len(b.acks) >= b.most
 }
