@@ -4,7 +4,9 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 )
@@ -64,4 +66,50 @@ func cgroupLimit(root string) int64 {
 		return 0
 	}
 	return lowest
+}
+
+const (
+	// gcRoom is what may be allocated between two collections at least. What a
+	// message leaves behind is small and so is what is alive: with Go's default, a
+	// collection at twice the size, a busy daemon would collect thirty times a
+	// second, and look at the stack of every delivery in hand each time.
+	gcRoom       = 32 << 20
+	minGCPercent = 100
+	maxGCPercent = 1600
+)
+
+// tuneCollector keeps gcRoom between two collections for as long as the process
+// lives, and Go's default where that is more. The memory limit goes before it. An
+// explicit GOGC stands.
+func tuneCollector() {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	set := 100
+	adjust := func() {
+		metrics.Read(sample)
+		want := maxGCPercent
+		if live := sample[0].Value.Uint64(); live > 0 {
+			want = max(minGCPercent, min(maxGCPercent, int(gcRoom*100/live)))
+		}
+		if want > set*5/4 || want < set*4/5 {
+			set = want
+			debug.SetGCPercent(want)
+		}
+	}
+	adjust()
+	afterEachCollection(adjust)
+}
+
+// afterEachCollection calls f soon after the end of each collection, on the
+// goroutine of the finalizers.
+func afterEachCollection(f func()) {
+	type sentinel struct{ _ *byte }
+	var again func(*sentinel)
+	again = func(s *sentinel) {
+		f()
+		runtime.SetFinalizer(s, again)
+	}
+	runtime.SetFinalizer(&sentinel{}, again)
 }

@@ -106,6 +106,7 @@ func runDaemon(ctx context.Context, env environment, args []string) int {
 	if n := limitMemory(); n > 0 {
 		log.Info("memory limit set from the cgroup", "bytes", n)
 	}
+	tuneCollector()
 	err := newDaemon(cfg, log).run(ctx)
 	var refused *shared.RefusedError
 	switch {
