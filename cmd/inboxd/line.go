@@ -81,7 +81,7 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 		Shelf:       st,
 		Parker:      st,
 		Forwarder:   l.forwarder,
-		Window:      make(chan struct{}, cc.Concurrency),
+		Window:      inbox.NewWindow(cc.Concurrency),
 		Log:         d.log,
 		Metrics:     m,
 		Probation:   l.probation,

@@ -27,10 +27,8 @@ type Processor struct {
 	Log       *slog.Logger
 	Metrics   *Metrics
 
-	// Window bounds, by its capacity, the requests whose 2xx is not durable yet:
-	// those in flight and those answered but not recorded. A crash repeats at
-	// most so many requests. Required; its capacity is the concurrency.
-	Window chan struct{}
+	// Window bounds the requests that a crash repeats. Required.
+	Window *Window
 
 	// Probation, where it is on, makes every request go alone. Nil means none.
 	Probation *Probation
@@ -41,7 +39,6 @@ type Processor struct {
 
 	flights flights
 	due     dueSignal
-	door    door
 }
 
 // Parker keeps parked messages: a Shelf, or a broker's exchange.
@@ -118,19 +115,20 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 		}
 		lease = keptLease{claim, true}
 		if d.nearLimit() && tries == 0 {
+			p.Window.unclaim()
 			p.release(&lease)
 			return p.park(ctx, d, DeliveryLimit, d.errNearLimit())
 		}
 
 		// forward
 		Failpoint("before-request")
-		answer := p.forward(ctx, d, until)
+		answer := p.forward(ctx, d, until, p.Window.unclaim)
 		if answer.Verdict == Done {
 			// record: the application has the message, but nothing durable says
 			// so yet. A crash here costs one more request, never a message.
 			Failpoint("after-2xx")
 			err := p.record(ctx, claim, until)
-			<-p.Window
+			p.Window.leave(1)
 			Failpoint("after-record")
 			if err == nil {
 				lease.kept = false
@@ -189,9 +187,9 @@ func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
 	}
 	until := d.Received.Add(p.Retry.Hold)
 	for tries := 0; ; tries++ {
-		switch a := p.forward(ctx, d, until); a.Verdict {
+		switch a := p.forward(ctx, d, until, func() {}); a.Verdict {
 		case Done:
-			<-p.Window
+			p.Window.leave(1)
 			p.Metrics.unkeyed.Inc()
 			return Result{Outcome: Processed}
 		case NotSent:
@@ -229,16 +227,18 @@ func (p *Processor) mustDefer(ctx context.Context, d *Delivery, wait time.Durati
 
 // forward sends one request. The wait before it ends with the hold of the
 // delivery, the request itself does not. After a 2xx the place in the window is
-// still taken: the caller gives it back once it has recorded.
-func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time) Answer {
-	ctx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	leave, err := p.enter(ctx, p.alone(d))
+// still taken: the caller gives it back once it has recorded. waited is called
+// when the wait for that place is over.
+func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time, waited func()) Answer {
+	leave, err := p.enter(ctx, p.alone(d), until)
+	waited()
 	if err != nil {
 		return Answer{Verdict: NotSent, Err: err}
 	}
+	hold := holdContext{Context: ctx, until: until}
+	defer hold.end()
 	before := d.Requests
-	a := p.Forwarder.Forward(ctx, d)
+	a := p.Forwarder.Forward(&hold, d)
 	p.Metrics.requests.Add(uint64(d.Requests - before))
 	leave(a.Verdict == Done)
 	if a.Verdict != NotSent {
@@ -252,10 +252,18 @@ func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time) A
 
 // claim asks the ledger until it gives a definite answer. Nothing is forwarded
 // unchecked: while the store does not answer, or another replica holds the
-// message, the delivery waits, and goes back when ctx or its hold ends.
+// message, the delivery waits, and goes back when ctx or its hold ends. After
+// ClaimNew the message is in the window's stock, until unclaim.
 func (p *Processor) claim(ctx context.Context, key Key, fp Fingerprint, until time.Time) (Claim, error) {
 	for tries := 0; ; tries++ {
+		if err := p.Window.reserve(ctx, until); err != nil {
+			return Claim{}, fmt.Errorf("claim: %w", err)
+		}
 		c, err := p.Ledger.Claim(ctx, key, fp)
+		if err == nil && c.Status == ClaimNew {
+			return c, nil
+		}
+		p.Window.unclaim()
 		if err == nil && c.Status != ClaimHeld {
 			return c, nil
 		}

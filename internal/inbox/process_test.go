@@ -153,7 +153,7 @@ func newProcessor(m *memory, f Forwarder) *Processor {
 		Shelf:     m,
 		Parker:    m,
 		Forwarder: f,
-		Window:    make(chan struct{}, 16),
+		Window:    NewWindow(16),
 		Log:       slog.New(slog.DiscardHandler),
 		Metrics:   NewMetrics(prometheus.NewRegistry()).For("billing"),
 	}
@@ -324,7 +324,7 @@ func TestACrashCanRepeatOnlyAWindowOfRequests(t *testing.T) {
 		m := newMemory()
 		f := &answers{list: []Answer{ok200}}
 		p := newProcessor(m, f)
-		p.Window = make(chan struct{}, 4)
+		p.Window = NewWindow(4)
 		p.Ledger = recordFails{m}
 		ctx, cancel := context.WithCancel(t.Context())
 		stop := make(chan struct{})

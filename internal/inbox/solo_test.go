@@ -152,8 +152,8 @@ func TestASuspectStopsTheOthersForAWhileOnly(t *testing.T) {
 				t.Errorf("%s started after %v, want %v", id, got, soloFor)
 			}
 		}
-		if len(p.Window) != 0 || len(p.door.c()) != 0 {
-			t.Errorf("places left taken: %d in the window, %d in the door", len(p.Window), len(p.door.c()))
+		if p.Window.taken != 0 || p.Window.stock != 0 {
+			t.Errorf("left: %d places taken, %d messages in stock; want none", p.Window.taken, p.Window.stock)
 		}
 	})
 }
@@ -196,8 +196,8 @@ func TestWhoWaitsToGoAloneIsNotStarved(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		stop()
 		wg.Wait()
-		if len(p.Window) != 0 || len(p.door.c()) != 0 {
-			t.Errorf("places left taken: %d in the window, %d in the door", len(p.Window), len(p.door.c()))
+		if p.Window.taken != 0 || p.Window.stock != 0 {
+			t.Errorf("left: %d places taken, %d messages in stock; want none", p.Window.taken, p.Window.stock)
 		}
 	})
 }
