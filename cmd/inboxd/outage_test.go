@@ -24,14 +24,14 @@ import (
 	"github.com/inboxd/inboxd/internal/testenv"
 )
 
-// The outages of this file are scaled: what takes a minute takes scaledMinute.
+// The outages of this file are scaled: what takes a minute takes minute.
 // Pauses that bound how quickly a recovery is noticed stay as they are.
-const scaledMinute = 3 * time.Second
+const minute = 3 * time.Second
 
 func scaled(o *forward.Options) {
-	const scale = time.Minute / scaledMinute
+	const scale = time.Minute / minute
 	o.Breaker = forward.BreakerOptions{
-		GateAfter:    scaledMinute,
+		GateAfter:    minute,
 		MessagePause: 90 * time.Second / scale,
 		Window:       10 * time.Second / scale,
 	}
@@ -231,11 +231,11 @@ func TestAHandlerThatFailsForTenMinutesCostsNoMessage(t *testing.T) {
 	p.start()
 	begun := time.Now()
 	var parked float64
-	within(t, 2*time.Minute, "half of the outage is over", func() bool { return time.Since(begun) > minutes*scaledMinute/2 })
+	within(t, 2*time.Minute, "half of the outage is over", func() bool { return time.Since(begun) > minutes*minute/2 })
 	parked += p.metric("inboxd_parked_total", "")
 	p.end()
 	p.start()
-	within(t, 2*time.Minute, "the outage is over", func() bool { return time.Since(begun) > minutes*scaledMinute })
+	within(t, 2*time.Minute, "the outage is over", func() bool { return time.Since(begun) > minutes*minute })
 	parked += p.metric("inboxd_parked_total", "")
 	s.mu.Lock()
 	tried, requests := len(s.failed), 0
@@ -293,7 +293,7 @@ func TestAHandlerThatIsGoneCostsNothingAndIsFoundAtOnce(t *testing.T) {
 		return err == nil && consumers == 0 && messages == n
 	})
 	begun := time.Now()
-	within(t, time.Minute, "more of the outage", func() bool { return time.Since(begun) > 3*scaledMinute })
+	within(t, time.Minute, "more of the outage", func() bool { return time.Since(begun) > 3*minute })
 	if got := p.log.count(); got > 60 {
 		t.Errorf("%d log lines in the outage, want at most 60", got)
 	}

@@ -73,7 +73,7 @@ func (s *plainSender) connect(life context.Context, deadline time.Time) (*plainC
 	if err != nil {
 		return nil, err
 	}
-	return newPlainConn(raw, life), nil
+	return newPlainConn(life, raw), nil
 }
 
 // take returns the idle connection that was used last, or nil. What the other
@@ -163,16 +163,16 @@ type plainConn struct {
 	free func() bool
 }
 
-func newPlainConn(raw net.Conn, life context.Context) *plainConn {
+func newPlainConn(life context.Context, raw net.Conn) *plainConn {
 	c := &plainConn{raw: raw, in: newAnswerReader(raw)}
 	// The end of the process's grace ends what is under way.
-	c.free = context.AfterFunc(life, func() { raw.Close() })
+	c.free = context.AfterFunc(life, func() { _ = raw.Close() })
 	return c
 }
 
 func (c *plainConn) close() {
 	c.free()
-	c.raw.Close()
+	_ = c.raw.Close()
 }
 
 // roundTrip sends a request and reads its answer into r. It reports whether the
@@ -213,7 +213,7 @@ func (c *plainConn) largeRoundTrip(r *reply, deadline time.Time, body []byte) (r
 	}()
 	reusable = c.in.read(r, c.raw, deadline)
 	if r.err != nil {
-		c.raw.Close() // ends the writing
+		_ = c.raw.Close() // ends the writing
 	}
 	grace := time.NewTimer(writeGrace)
 	defer grace.Stop()
@@ -221,7 +221,7 @@ func (c *plainConn) largeRoundTrip(r *reply, deadline time.Time, body []byte) (r
 	select {
 	case w = <-wrote:
 	case <-grace.C:
-		c.raw.Close()
+		_ = c.raw.Close()
 		w = <-wrote
 	}
 	if r.err != nil && w.err != nil && w.n == 0 {
@@ -251,7 +251,7 @@ func appendHead(b []byte, start string, head []field, length int) []byte {
 var errMalformed = errors.New("malformed answer")
 
 func unexpectedEOF(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

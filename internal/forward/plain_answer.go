@@ -3,6 +3,7 @@ package forward
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -182,9 +183,9 @@ func parseStatus(line []byte) (minor byte, status int, err error) {
 func (a *answerReader) line() ([]byte, error) {
 	line, err := a.in.ReadSlice('\n')
 	a.left -= len(line)
-	if err == bufio.ErrBufferFull {
+	if errors.Is(err, bufio.ErrBufferFull) {
 		a.long = append(a.long[:0], line...)
-		for err == bufio.ErrBufferFull && a.left >= 0 {
+		for errors.Is(err, bufio.ErrBufferFull) && a.left >= 0 {
 			line, err = a.in.ReadSlice('\n')
 			a.left -= len(line)
 			a.long = append(a.long, line...)

@@ -3,6 +3,7 @@
 package forward
 
 import (
+	"errors"
 	"net"
 	"syscall"
 
@@ -30,5 +31,5 @@ func isQuiet(c net.Conn) bool {
 	}) != nil {
 		return false
 	}
-	return n <= 0 && err == unix.EAGAIN
+	return n <= 0 && errors.Is(err, unix.EAGAIN)
 }

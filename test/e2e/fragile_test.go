@@ -21,6 +21,7 @@ import (
 // a process of its own that really dies.
 const fragileVar = "INBOXD_E2E_FRAGILE"
 
+//nolint:gochecknoinits // before the tests begin, and instead of them
 func init() {
 	if addr := os.Getenv(fragileVar); addr != "" {
 		if err := serveFragile(addr); err != nil {
