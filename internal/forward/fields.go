@@ -1,10 +1,13 @@
 package forward
 
 import (
+	"maps"
 	"net/textproto"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/inboxd/inboxd/internal/inbox"
 )
@@ -32,6 +35,7 @@ type mapper struct {
 	constant    []field
 	contentType string // "": the message's own
 	quoted      bool
+	names       names
 }
 
 func newMapper(o *Options) *mapper {
@@ -48,15 +52,18 @@ func newMapper(o *Options) *mapper {
 // fields returns the header of the next request for d, without what the
 // transport adds itself. Equal deliveries have equal fields in equal order, so
 // that what the limits leave out does not change between attempts.
-func (m *mapper) fields(d *inbox.Delivery) []field {
-	c := collector{fields: make([]field, 0, 24+len(d.Headers))}
-	c.fields = append(c.fields, m.constant...)
-	m.own(&c, d)
+func (m *mapper) fields(d *inbox.Delivery) []field { return m.collect(new(collector), d) }
+
+// collect is fields in the memory of c, and good for as long as nobody else uses
+// that.
+func (m *mapper) collect(c *collector, d *inbox.Delivery) []field {
+	*c = collector{fields: append(c.fields[:0], m.constant...), encoded: c.encoded[:0], entries: c.entries[:0]}
+	m.own(c, d)
 	ce := findCloudEvent(d.Headers)
-	m.content(&c, d, ce)
+	m.content(c, d, ce)
 	c.properties(&d.Message)
 	if len(d.Headers) > 0 {
-		c.table(d.Headers, ce)
+		c.table(d.Headers, ce, &m.names)
 	}
 	c.finish()
 	return c.fields
@@ -126,6 +133,18 @@ type collector struct {
 	encoded []string
 	encSize int // size of the names in encoded
 	omitted int
+	entries []entry // of the header table; scratch
+}
+
+var collectors = sync.Pool{New: func() any { return new(collector) }}
+
+// free gives c back. Nothing of a message stays in it.
+func (c *collector) free() {
+	clear(c.fields)
+	clear(c.entries)
+	if cap(c.fields) <= 2*maxMapped && cap(c.entries) <= 2*maxMapped {
+		collectors.Put(c)
+	}
 }
 
 // plain appends a field of ours, which the limits do not touch.
@@ -198,19 +217,21 @@ func (c *collector) properties(m *inbox.Message) {
 
 // table appends what comes from the header table, the dearest first: trace and
 // CloudEvents headers, the whole table as JSON, then the scalar headers by name.
-func (c *collector) table(t inbox.Table, ce cloudEvent) {
+func (c *collector) table(t inbox.Table, ce cloudEvent, n *names) {
 	c.trace(t)
 	c.cloudEvent(t, ce)
 
-	named, unnamed := nameHeaders(t)
+	unnamed := c.nameHeaders(t, n)
 	json, err := inbox.MarshalTable(t)
 	if err != nil || !isPlainValue(string(json)) {
 		c.omitted += 1 + unnamed
 	} else if !c.add("Amqp-Headers", string(json)) {
 		c.omitted += unnamed
 	}
-	for _, h := range named {
-		c.text(h.field, h.text)
+	for i := range c.entries {
+		if e := &c.entries[i]; e.named {
+			c.text(e.field, e.text)
+		}
 	}
 }
 
@@ -224,38 +245,78 @@ func (c *collector) finish() {
 	}
 }
 
-// namedHeader is a scalar of the header table with a field name of its own.
-type namedHeader struct{ field, text string }
+// entry is an entry of the header table that HTTP could carry.
+type entry struct {
+	field, text string
+	scalar      bool
+	named       bool // it has a field of its own
+}
 
-// nameHeaders returns the entries of t that can have a field of their own,
-// sorted by its name, and the number of those that only JSON can carry: they are
-// no scalars, HTTP cannot carry their names, or two names would become one.
-func nameHeaders(t inbox.Table) (named []namedHeader, unnamed int) {
-	type entry struct {
-		namedHeader
-		scalar bool
-	}
-	all := make([]entry, 0, len(t))
+// nameHeaders fills c.entries with the entries of t, sorted by the name of their
+// field, marks those that can have one, and returns the number of those that only
+// JSON can carry: they are no scalars, HTTP cannot carry their names, or two names
+// would become one.
+func (c *collector) nameHeaders(t inbox.Table, n *names) (unnamed int) {
 	for name, v := range t {
-		f, ok := headerField(name)
+		f, ok := n.field(name)
 		if !ok {
 			unnamed++
 			continue
 		}
 		text, scalar := scalarText(v)
-		all = append(all, entry{namedHeader{f, text}, scalar})
+		c.entries = append(c.entries, entry{field: f, text: text, scalar: scalar})
 	}
+	all := c.entries
 	slices.SortFunc(all, func(a, b entry) int { return strings.Compare(a.field, b.field) })
-	named = make([]namedHeader, 0, len(all))
 	for i, e := range all {
 		twin := i > 0 && all[i-1].field == e.field || i+1 < len(all) && all[i+1].field == e.field
-		if twin || !e.scalar {
+		if all[i].named = e.scalar && !twin; !all[i].named {
 			unnamed++
-			continue
 		}
-		named = append(named, e.namedHeader)
 	}
-	return named, unnamed
+	return unnamed
+}
+
+// names remembers the fields of the names that messages use: they are few, and the
+// same in every message. The zero value is ready.
+type names struct {
+	known atomic.Pointer[map[string]string] // "": HTTP cannot carry it
+	mu    sync.Mutex
+}
+
+// maxNames are remembered, of maxNameLength at most: a producer that makes names up
+// must not fill the memory.
+const (
+	maxNames      = 256
+	maxNameLength = 128
+)
+
+func (n *names) field(name string) (string, bool) {
+	if known := n.known.Load(); known != nil {
+		if f, ok := (*known)[name]; ok {
+			return f, f != ""
+		}
+	}
+	f, ok := headerField(name)
+	n.add(name, f)
+	return f, ok
+}
+
+func (n *names) add(name, field string) {
+	if len(name) > maxNameLength {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	known := map[string]string{}
+	if old := n.known.Load(); old != nil {
+		if len(*old) >= maxNames {
+			return
+		}
+		known = maps.Clone(*old)
+	}
+	known[strings.Clone(name)] = field
+	n.known.Store(&known)
 }
 
 const headerPrefix = "Amqp-Header-"

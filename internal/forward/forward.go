@@ -182,10 +182,12 @@ func (f *Forwarder) admit(ctx context.Context, d *inbox.Delivery) (pass, error) 
 
 // exchange sends the request for d. killed reports that Kill cut it short.
 func (f *Forwarder) exchange(d *inbox.Delivery) (r reply, killed bool) {
+	c := collectors.Get().(*collector)
+	defer c.free()
 	start := time.Now()
 	deadline := start.Add(f.opts.Timeout)
 	for _, fresh := range [...]bool{false, true} {
-		r = f.sender.send(f.life, deadline, f.fields(d), d.Body, fresh)
+		r = f.sender.send(f.life, deadline, f.fields(c, d), d.Body, fresh)
 		if r.reached {
 			d.Requests++
 			d.LastAttempt = start
@@ -214,14 +216,15 @@ func (f *Forwarder) exchange(d *inbox.Delivery) (r reply, killed bool) {
 
 var errTimeout = errors.New("time-out")
 
-func (f *Forwarder) fields(d *inbox.Delivery) []field {
-	fields := f.mapper.fields(d)
+func (f *Forwarder) fields(c *collector, d *inbox.Delivery) []field {
+	fields := f.mapper.collect(c, d)
 	value, lost := f.auth.header()
 	if lost != nil {
 		f.log.say(slog.LevelError, quietFor, "the token cannot be read again, the former one stays in use", slog.Any("err", lost))
 	}
 	if value != "" {
 		fields = append(fields, field{"Authorization", value})
+		c.fields = fields
 	}
 	return fields
 }

@@ -89,7 +89,7 @@ func (s *plainSender) take() (c *plainConn, reused bool) {
 		}
 		c, s.idle = s.idle[n], s.idle[:n]
 		s.mu.Unlock()
-		if time.Since(c.used) < idleTimeout && isQuiet(c.raw) {
+		if time.Since(c.used) < idleTimeout && c.peek.isQuiet() {
 			return c, true
 		}
 		c.close()
@@ -157,6 +157,7 @@ const (
 // plainConn is one connection. It belongs to one request at a time.
 type plainConn struct {
 	raw  net.Conn
+	peek *peeker
 	in   answerReader
 	out  []byte
 	used time.Time // when its last answer was complete
@@ -164,7 +165,7 @@ type plainConn struct {
 }
 
 func newPlainConn(life context.Context, raw net.Conn) *plainConn {
-	c := &plainConn{raw: raw, in: newAnswerReader(raw)}
+	c := &plainConn{raw: raw, peek: newPeeker(raw), in: newAnswerReader(raw)}
 	// The end of the process's grace ends what is under way.
 	c.free = context.AfterFunc(life, func() { _ = raw.Close() })
 	return c

@@ -10,26 +10,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canPeek says that isQuiet works.
+// canPeek says that quietness can be told.
 const canPeek = true
 
-// isQuiet reports whether nothing has come in on c since its last answer: no
-// byte, and not its end.
-func isQuiet(c net.Conn) bool {
-	sc, ok := c.(syscall.Conn)
-	if !ok {
+// peeker looks at what has come in on a connection, and leaves it there.
+type peeker struct {
+	raw  syscall.RawConn // nil: it cannot be looked at
+	look func(fd uintptr)
+	n    int
+	err  error
+	b    [1]byte
+}
+
+func newPeeker(c net.Conn) *peeker {
+	p := new(peeker)
+	p.look = func(fd uintptr) {
+		p.n, _, p.err = unix.Recvfrom(int(fd), p.b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	}
+	if sc, ok := c.(syscall.Conn); ok {
+		p.raw, _ = sc.SyscallConn()
+	}
+	return p
+}
+
+// isQuiet reports whether nothing has come in since the last answer: no byte, and
+// not the end.
+func (p *peeker) isQuiet() bool {
+	if p.raw == nil || p.raw.Control(p.look) != nil {
 		return false
 	}
-	rc, err := sc.SyscallConn()
-	if err != nil {
-		return false
-	}
-	var n int
-	var b [1]byte
-	if rc.Control(func(fd uintptr) {
-		n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	}) != nil {
-		return false
-	}
-	return n <= 0 && errors.Is(err, unix.EAGAIN)
+	return p.n <= 0 && errors.Is(p.err, unix.EAGAIN)
 }
