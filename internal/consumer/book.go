@@ -49,7 +49,7 @@ const ackWait = 2 * time.Millisecond
 // strayWait is how long an ack above an open delivery waits for that one, to go
 // with it: requests do not end in the order in which they began, and an ack of
 // its own for nearly each of them is what costs the broker most.
-const strayWait = 20 * time.Millisecond
+const strayWait = 100 * time.Millisecond
 
 func newBook(prefetch int) *book {
 	return &book{limit: max(1, prefetch/4), most: max(1, prefetch/2), wait: ackWait, wake: make(chan struct{}, 1)}
