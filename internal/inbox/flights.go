@@ -21,7 +21,28 @@ type flights struct {
 
 type flight struct {
 	since time.Time
-	done  chan struct{} // nil until somebody waits; closed when the flight ends
+	done  *landing // nil until somebody waits
+}
+
+// landing is the end of a flight for those who wait for it.
+type landing struct {
+	ch chan struct{} // closed at the end; then the others are set
+	// recorded is when the message was recorded here, zero where it was not.
+	recorded    time.Time
+	fingerprint Fingerprint
+}
+
+// claim answers for the ledger where the flight before ended in a record: it knows
+// what a look-up would find. It never says that a message is new.
+func (l *landing) claim(key Key, fp Fingerprint) (c Claim, known bool) {
+	if l == nil || l.recorded.IsZero() {
+		return Claim{}, false
+	}
+	c = Claim{Key: key, Fingerprint: fp, Status: ClaimRecorded, RecordedAt: l.recorded.UTC(), Age: time.Since(l.recorded)}
+	if !l.fingerprint.Matches(fp) {
+		c.Status = ClaimMismatch
+	}
+	return c, true
 }
 
 type tried struct {
@@ -34,7 +55,8 @@ const maxHistory = 8192
 // join waits until no other delivery of this message is in flight here, and
 // takes the flight. It reports false where ctx ended first, or the hold of d: the
 // other may have all of its own before it. Who got true calls leave in the end.
-func (f *flights) join(ctx context.Context, d *Delivery, until time.Time) bool {
+// before is the last flight that was waited for, nil for none.
+func (f *flights) join(ctx context.Context, d *Delivery, until time.Time) (ok bool, before *landing) {
 	for {
 		f.mu.Lock()
 		if f.by == nil {
@@ -45,16 +67,17 @@ func (f *flights) join(ctx context.Context, d *Delivery, until time.Time) bool {
 			f.by[d.ID] = flight{since: d.Received}
 			f.recall(d)
 			f.mu.Unlock()
-			return true
+			return true, before
 		}
 		if cur.done == nil {
-			cur.done = make(chan struct{})
+			cur.done = &landing{ch: make(chan struct{})}
 			f.by[d.ID] = cur
 		}
 		f.mu.Unlock()
-		if !waitFor(ctx, cur.done, until) {
-			return false
+		if !waitFor(ctx, cur.done.ch, until) {
+			return false, nil
 		}
+		before = cur.done
 	}
 }
 
@@ -79,7 +102,10 @@ func (f *flights) leave(d *Delivery, o Outcome) {
 	cur := f.by[d.ID]
 	delete(f.by, d.ID)
 	if cur.done != nil {
-		close(cur.done)
+		if o == Processed {
+			cur.done.recorded, cur.done.fingerprint = time.Now(), d.Fingerprint
+		}
+		close(cur.done.ch)
 	}
 	if o != Returned || d.Requests == 0 || d.StoredID != "" {
 		return

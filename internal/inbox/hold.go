@@ -27,13 +27,10 @@ func (h *holdContext) Done() <-chan struct{} {
 }
 
 func (h *holdContext) Err() error {
-	if err := h.Context.Err(); err != nil {
-		return err
+	if h.timed != nil {
+		return h.timed.Err()
 	}
-	if !time.Now().Before(h.until) {
-		return context.DeadlineExceeded
-	}
-	return nil
+	return h.Context.Err()
 }
 
 func (h *holdContext) end() {

@@ -91,7 +91,8 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 
 	// join: one delivery of a message at a time, across sessions.
 	until := d.Received.Add(p.Retry.Hold)
-	if !p.flights.join(ctx, d, until) {
+	ok, before := p.flights.join(ctx, d, until)
+	if !ok {
 		return returned(ctx)
 	}
 	defer func() { p.flights.leave(d, res.Outcome) }()
@@ -103,7 +104,11 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 		// claim, before every request: an operator may have recorded the message
 		// by now, and in shared mode the handler's own commit shows here even
 		// where its answer was an error.
-		claim, err := p.claim(ctx, key, d.Fingerprint, until)
+		var err error
+		claim, known := before.claim(key, d.Fingerprint)
+		if !known {
+			claim, err = p.claim(ctx, key, d.Fingerprint, until, before != nil || tries > 0)
+		}
 		switch {
 		case err != nil:
 			return p.giveBack(ctx, d, err)
@@ -122,7 +127,7 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 
 		// forward
 		Failpoint("before-request")
-		answer := p.forward(ctx, d, until, p.Window.unclaim)
+		answer := p.forward(ctx, d, until, true)
 		if answer.Verdict == Done {
 			// record: the application has the message, but nothing durable says
 			// so yet. A crash here costs one more request, never a message.
@@ -187,7 +192,7 @@ func (p *Processor) forwardUnkeyed(ctx context.Context, d *Delivery) Result {
 	}
 	until := d.Received.Add(p.Retry.Hold)
 	for tries := 0; ; tries++ {
-		switch a := p.forward(ctx, d, until, func() {}); a.Verdict {
+		switch a := p.forward(ctx, d, until, false); a.Verdict {
 		case Done:
 			p.Window.leave(1)
 			p.Metrics.unkeyed.Inc()
@@ -227,11 +232,13 @@ func (p *Processor) mustDefer(ctx context.Context, d *Delivery, wait time.Durati
 
 // forward sends one request. The wait before it ends with the hold of the
 // delivery, the request itself does not. After a 2xx the place in the window is
-// still taken: the caller gives it back once it has recorded. waited is called
-// when the wait for that place is over.
-func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time, waited func()) Answer {
+// still taken: the caller gives it back once it has recorded. claimed says that
+// the delivery is in the window's stock; it is no more then.
+func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time, claimed bool) Answer {
 	leave, err := p.enter(ctx, p.alone(d), until)
-	waited()
+	if claimed {
+		p.Window.unclaim()
+	}
 	if err != nil {
 		return Answer{Verdict: NotSent, Err: err}
 	}
@@ -254,9 +261,9 @@ func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time, w
 // unchecked: while the store does not answer, or another replica holds the
 // message, the delivery waits, and goes back when ctx or its hold ends. After
 // ClaimNew the message is in the window's stock, until unclaim.
-func (p *Processor) claim(ctx context.Context, key Key, fp Fingerprint, until time.Time) (Claim, error) {
+func (p *Processor) claim(ctx context.Context, key Key, fp Fingerprint, until time.Time, urgent bool) (Claim, error) {
 	for tries := 0; ; tries++ {
-		if err := p.Window.reserve(ctx, until); err != nil {
+		if err := p.Window.reserve(ctx, until, urgent || tries > 0); err != nil {
 			return Claim{}, fmt.Errorf("claim: %w", err)
 		}
 		c, err := p.Ledger.Claim(ctx, key, fp)

@@ -263,6 +263,32 @@ func TestAMessageInFlightIsNeverForwardedBesideItself(t *testing.T) {
 	})
 }
 
+// A duplicate that waited for the record of its original knows the answer.
+func TestADuplicateBehindItsOriginalCostsNoLookUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, f := newMemory(), &answers{list: []Answer{ok200}, took: 5 * time.Second}
+		p := newProcessor(m, f)
+		results := make(chan Result, 2)
+		go func() { results <- p.Process(t.Context(), delivery("a", "{}")) }()
+		synctest.Wait()
+		go func() { results <- p.Process(t.Context(), delivery("a", "{}")) }()
+		if got := []Outcome{(<-results).Outcome, (<-results).Outcome}; got[0] != Processed || got[1] != Duplicate || m.claims != 1 {
+			t.Errorf("got %v after %d claims, want processed and duplicate after 1", got, m.claims)
+		}
+
+		// With another body it is no duplicate, and what was not recorded no answer.
+		m, f = newMemory(), &answers{list: []Answer{ok200}, took: 5 * time.Second}
+		p = newProcessor(m, f)
+		go func() { results <- p.Process(t.Context(), delivery("a", "{}")) }()
+		synctest.Wait()
+		other := delivery("a", "[]")
+		go func() { results <- p.Process(t.Context(), other) }()
+		if a, b := <-results, <-results; a.Outcome != Processed || b.Reason != Mismatch {
+			t.Errorf("got %v and %v, want processed and a mismatch", a, b)
+		}
+	})
+}
+
 func TestARequestOutlivesItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, f := newMemory(), &answers{list: []Answer{ok200}, took: 5 * time.Second}

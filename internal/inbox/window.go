@@ -27,6 +27,9 @@ type Window struct {
 	stock    int // claimed or being claimed, and not in the window yet
 	claiming queue
 	spare    []*waiter
+
+	expiry    *time.Timer // one for everybody in line: their holds end in about their order
+	expiresAt time.Time
 }
 
 // NewWindow returns a window with room for so many requests.
@@ -38,10 +41,12 @@ func NewWindow(places int) *Window {
 func (w *Window) Places() int { return w.places }
 
 // reserve waits until it is time to claim, until ctx ends or the time is over.
-// After nil, unclaim must follow, or enter.
-func (w *Window) reserve(ctx context.Context, until time.Time) error {
+// An urgent claim waits for nothing: its message has waited for something else
+// already, and those behind it may have been acked but for it. After nil, unclaim
+// must follow.
+func (w *Window) reserve(ctx context.Context, until time.Time, urgent bool) error {
 	w.mu.Lock()
-	if len(w.claiming.line) == 0 && w.stock < w.low {
+	if urgent || len(w.claiming.line) == 0 && w.stock < w.low {
 		w.stock++
 		w.mu.Unlock()
 		return nil
@@ -49,7 +54,7 @@ func (w *Window) reserve(ctx context.Context, until time.Time) error {
 	return w.wait(ctx, &w.claiming, 1, until, w.unclaimed)
 }
 
-// unclaim ends what reserve began where no request follows.
+// unclaim ends what reserve began: no request follows, or it has its place.
 func (w *Window) unclaim() {
 	w.mu.Lock()
 	w.unclaimed(1)
@@ -97,37 +102,66 @@ func (w *Window) left(n int) {
 // granted at the moment of giving up.
 func (w *Window) wait(ctx context.Context, q *queue, n int, until time.Time, undo func(n int)) error {
 	p := w.waiter()
-	p.n = n
+	p.n, p.until = n, until
 	q.line = append(q.line, p)
+	w.watch(until)
 	w.mu.Unlock()
-	p.timer.Reset(time.Until(until))
 	var err error
 	select {
-	case <-p.ready:
+	case err = <-p.ready:
+		w.mu.Lock()
 	case <-ctx.Done():
 		err = context.Cause(ctx)
-	case <-p.timer.C:
-		err = context.DeadlineExceeded
-	}
-	p.timer.Stop()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err != nil {
-		if !q.remove(p) {
-			<-p.ready // granted at the same moment
-			undo(n)
-		} else if q == &w.entering {
+		w.mu.Lock()
+		if q.remove(p) {
 			w.left(0) // it may have kept smaller ones waiting
+		} else if <-p.ready == nil { // granted at the same moment
+			undo(n)
 		}
 	}
 	w.spare = append(w.spare, p)
+	w.mu.Unlock()
 	return err
+}
+
+// watch makes sure that somebody whose time is over at until does not wait longer.
+func (w *Window) watch(until time.Time) {
+	switch {
+	case w.expiry == nil:
+		w.expiry = time.AfterFunc(time.Until(until), w.expire)
+	case w.expiresAt.IsZero() || until.Before(w.expiresAt):
+		w.expiry.Reset(time.Until(until))
+	default:
+		return
+	}
+	w.expiresAt = until
+}
+
+// expire turns away everybody whose time is over.
+func (w *Window) expire() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.expiresAt = time.Time{}
+	now := time.Now()
+	for _, q := range []*queue{&w.entering, &w.claiming} {
+		q.line = slices.DeleteFunc(q.line, func(p *waiter) bool {
+			over := !now.Before(p.until)
+			if over {
+				p.ready <- context.DeadlineExceeded
+			}
+			return over
+		})
+		for _, p := range q.line {
+			w.watch(p.until)
+		}
+	}
+	w.left(0)
 }
 
 func (w *Window) waiter() *waiter {
 	n := len(w.spare) - 1
 	if n < 0 {
-		return &waiter{ready: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+		return &waiter{ready: make(chan error, 1)}
 	}
 	p := w.spare[n]
 	w.spare = w.spare[:n]
@@ -137,8 +171,8 @@ func (w *Window) waiter() *waiter {
 // waiter is somebody in line. ready is buffered: granting never blocks.
 type waiter struct {
 	n     int
-	ready chan struct{}
-	timer *time.Timer
+	until time.Time
+	ready chan error
 }
 
 // queue is a line, the first at the front.
@@ -151,7 +185,7 @@ func (q *queue) next() {
 	if q.line = q.line[1:]; len(q.line) == 0 {
 		q.line = nil
 	}
-	p.ready <- struct{}{}
+	p.ready <- nil
 }
 
 func (q *queue) remove(p *waiter) bool {

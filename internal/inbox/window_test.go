@@ -19,7 +19,7 @@ func TestClaimsGoInGroupsBehindAStock(t *testing.T) {
 		claimed := 0
 		for range 100 {
 			go func() {
-				if err := w.reserve(t.Context(), far()); err != nil {
+				if err := w.reserve(t.Context(), far(), false); err != nil {
 					t.Error(err)
 				}
 				claimed++
@@ -34,6 +34,10 @@ func TestClaimsGoInGroupsBehindAStock(t *testing.T) {
 		if claimed != 8 {
 			t.Errorf("got %d claims, want 8: the places and as many in stock", claimed)
 		}
+		if err := w.reserve(t.Context(), far(), true); err != nil {
+			t.Errorf("an urgent claim: got %v, want it to go at once", err)
+		}
+		w.unclaim()
 		before := claimed
 		w.leave(1) // one of the stock enters
 		synctest.Wait()
@@ -124,7 +128,7 @@ func TestNoPlaceIsLost(t *testing.T) {
 				if (n+i)%3 == 0 {
 					go cancel()
 				}
-				if w.reserve(ctx, far()) == nil {
+				if w.reserve(ctx, far(), n%7 == 0) == nil {
 					places := 1 + 2*(i%2)
 					err := w.enter(ctx, places, far())
 					w.unclaim()
@@ -149,7 +153,7 @@ func BenchmarkWindow(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		ctx, until := context.Background(), far()
 		for pb.Next() {
-			_ = w.reserve(ctx, until)
+			_ = w.reserve(ctx, until, false)
 			_ = w.enter(ctx, 1, until)
 			w.unclaim()
 			w.leave(1)
