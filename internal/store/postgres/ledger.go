@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/inboxd/inboxd/internal/inbox"
 	"github.com/inboxd/inboxd/internal/store"
@@ -135,7 +136,7 @@ func (s *Store) answer(claims []*claim) error {
 		return err
 	})
 	if err == nil && held {
-		// Others hold some. Perhaps they are no more: then we inherit.
+		// Others may hold some, and perhaps they are no more: then we inherit.
 		err = s.call(context.Background(), store.OpClaim, s.lookups, func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := s.lookUp(ctx, conn, groups, true)
 			return err
@@ -155,8 +156,8 @@ func (s *Store) answer(claims []*claim) error {
 }
 
 // lookUp sends in one round trip what is to be released, the leases, the look-up.
-// It fills in the answers and reports whether others hold some of the keys. With
-// inherit it first takes over what dead owners hold.
+// It fills in the answers and reports whether others may hold some of the keys.
+// With inherit it first takes over what dead owners hold, and tells for each key.
 func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, groups []group[*claim], inherit bool) (held bool, err error) {
 	for _, g := range groups {
 		for _, c := range g.items {
@@ -180,8 +181,18 @@ func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, groups []group[*clai
 				if inherit {
 					b.Queue(inheritSQL, g.consumer, g.ids, s.owner)
 				}
-				b.Queue(leaseSQL, g.consumer, g.ids, s.owner)
-				b.Queue(lookUpSQL, g.consumer, g.ids, s.owner).Query(answers)
+				taken := b.Queue(leaseSQL, g.consumer, g.ids, s.owner)
+				if inherit {
+					b.Queue(lookUpSQL, g.consumer, g.ids, s.owner).Query(answers)
+					continue
+				}
+				// As a rule every lease is new, and there is no need to look whose
+				// it is.
+				taken.Exec(func(tag pgconn.CommandTag) error {
+					held = held || tag.RowsAffected() < int64(len(g.ids))
+					return nil
+				})
+				b.Queue(lookUpOnlySQL, g.consumer, g.ids).Query(answers)
 			}
 		})
 	})
