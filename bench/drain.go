@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -62,7 +63,12 @@ func (b *bench) drain(ctx context.Context, p program, s scenario, store inboxSto
 	if err != nil {
 		return r, err
 	}
-	h, err := b.startHandler(dir, store.base+unique, time.Duration(s.DelayMS)*time.Millisecond, false)
+	rowsURL, dropRows, err := b.newRows(ctx, p)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, dropRows()) }()
+	h, err := b.startHandler(dir, store.base+unique, time.Duration(s.DelayMS)*time.Millisecond, false, rowsURL)
 	if err != nil {
 		return r, err
 	}
@@ -80,7 +86,7 @@ func (b *bench) drain(ctx context.Context, p program, s scenario, store inboxSto
 	before := b.cpu(h, nil)
 	started := time.Now()
 	running, err := b.startProgram(dir, p, s, task{
-		amqpURL: b.amqpURL, target: h.target(), storeURL: storeURL, queues: queues,
+		amqpURL: b.amqpURL, target: h.target(), storeURL: storeURL, rowsURL: rowsURL, queues: queues,
 		consumer: firstOf(store.name, "bench"),
 	})
 	stop := func() error { return stopAll(running) }
@@ -184,6 +190,29 @@ func (b *bench) newStore(ctx context.Context, p program, dir string, store inbox
 	}
 }
 
+// newRows makes the database of a handler that commits a row for each message,
+// with the table that inboxd prints for it. The URL is empty where p has none.
+func (b *bench) newRows(ctx context.Context, p program) (url string, drop func() error, err error) {
+	if !p.rows {
+		return "", func() error { return nil }, nil
+	}
+	schema, err := exec.CommandContext(ctx, b.inboxd, "schema", "shared").Output()
+	if err != nil {
+		return "", nil, fmt.Errorf("inboxd schema shared: %w", err)
+	}
+	if url, drop, err = b.createDatabase(ctx); err != nil {
+		return "", nil, err
+	}
+	err = b.withDatabase(ctx, url, func(db *pgx.Conn) error {
+		_, err := db.Exec(ctx, string(schema))
+		return err
+	})
+	if err != nil {
+		return "", nil, errors.Join(fmt.Errorf("creating the inbox table: %w", err), drop())
+	}
+	return url, drop, nil
+}
+
 // checkpoint levels the ground: after one, PostgreSQL writes whole pages.
 func (b *bench) checkpoint(ctx context.Context) error {
 	return b.withDatabase(ctx, b.databaseURL, func(db *pgx.Conn) error {
@@ -233,11 +262,11 @@ type handlerProcess struct {
 	addr string
 }
 
-func (b *bench) startHandler(dir string, messages int, delay time.Duration, latency bool) (*handlerProcess, error) {
+func (b *bench) startHandler(dir string, messages int, delay time.Duration, latency bool, rowsURL string) (*handlerProcess, error) {
 	h := &handlerProcess{}
 	var err error
 	h.process, err = startProcess(dir, "handler", &h.addr, b.self, "handler",
-		"-messages", fmt.Sprint(messages), "-delay", delay.String(), fmt.Sprint("-latency=", latency))
+		"-messages", fmt.Sprint(messages), "-delay", delay.String(), fmt.Sprint("-latency=", latency), "-rows", rowsURL)
 	return h, err
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/valyala/fasthttp"
 )
 
@@ -31,6 +32,7 @@ type handlerStats struct {
 // (fasthttp, no locks), since whatever it burns is missing to the program under
 // test.
 type handler struct {
+	rows      *pgxpool.Pool // nil: no row is written
 	delay     time.Duration
 	seen      []atomic.Uint32
 	requests  atomic.Int64
@@ -47,6 +49,7 @@ func runHandler(ctx context.Context, args []string, stdout io.Writer) error {
 	fs := flag.NewFlagSet("handler", flag.ContinueOnError)
 	messages := fs.Int("messages", 0, "number of different messages")
 	delay := fs.Duration("delay", 0, "time that each request takes")
+	rows := fs.String("rows", "", "PostgreSQL `URL` to commit a row for each message to")
 	latency := fs.Bool("latency", false, "keep the age of each message at its first request")
 	if err := parseFlags(fs, args); err != nil {
 		return err
@@ -54,6 +57,18 @@ func runHandler(ctx context.Context, args []string, stdout io.Writer) error {
 	h := &handler{delay: *delay, seen: make([]atomic.Uint32, *messages)}
 	if *latency {
 		h.latencies = make([]int64, 0, *messages)
+	}
+	if *rows != "" {
+		// As many connections as a service of this size would have.
+		c, err := pgxpool.ParseConfig(*rows)
+		if err != nil {
+			return fmt.Errorf("-rows: %w", err)
+		}
+		c.MaxConns = 16
+		if h.rows, err = pgxpool.NewWithConfig(ctx, c); err != nil {
+			return fmt.Errorf("-rows: %w", err)
+		}
+		defer h.rows.Close()
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -98,6 +113,10 @@ func (h *handler) count(ctx *fasthttp.RequestCtx) {
 	if h.delay > 0 {
 		time.Sleep(h.delay)
 	}
+	if h.rows != nil && !h.commitRow(ctx) {
+		ctx.SetStatusCode(fasthttp.StatusInternalServerError)
+		return
+	}
 	h.first.CompareAndSwap(0, now)
 	storeMax(&h.last, now)
 	h.requests.Add(1)
@@ -110,6 +129,18 @@ func (h *handler) count(ctx *fasthttp.RequestCtx) {
 		h.keepLatency(now, ctx.PostBody())
 	}
 	ctx.SetStatusCode(fasthttp.StatusNoContent)
+}
+
+// commitRow does what a handler in shared mode does, its own business aside: the
+// key is committed before the answer.
+func (h *handler) commitRow(ctx *fasthttp.RequestCtx) bool {
+	consumer := string(ctx.Request.Header.Peek("Inbox-Consumer"))
+	if consumer == "" {
+		consumer = "none"
+	}
+	_, err := h.rows.Exec(context.Background(), "insert into inbox (consumer, message_id) values ($1, $2) on conflict do nothing",
+		consumer, string(ctx.Request.Header.Peek("Idempotency-Key")))
+	return err == nil
 }
 
 func (h *handler) keepLatency(now int64, body []byte) {

@@ -106,7 +106,7 @@ func (b *bench) startOnce(ctx context.Context, p program, look func(*process)) (
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, deleteQueue(b.amqpURL, queue)) }()
-	h, err := b.startHandler(dir, 1, 0, false)
+	h, err := b.startHandler(dir, 1, 0, false, "")
 	if err != nil {
 		return 0, err
 	}

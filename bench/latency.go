@@ -117,7 +117,7 @@ func (b *bench) latency(ctx context.Context, p program, o latencyOptions, rate i
 	}
 	defer func() { err = errors.Join(err, deleteQueue(b.amqpURL, queue)) }()
 	messages := rate * o.seconds
-	h, err := b.startHandler(dir, messages, 0, true)
+	h, err := b.startHandler(dir, messages, 0, true, "")
 	if err != nil {
 		return r, err
 	}

@@ -50,14 +50,19 @@ type program struct {
 	dedups bool   // a duplicate must not reach the handler
 	// anonymous: its requests carry no message ID, so they can be counted only.
 	anonymous bool
-	args      func(b *bench, s scenario, t task) (path string, args []string, err error)
+	// rows: the handler commits a row for each message, as a real one does.
+	rows bool
+	args func(b *bench, s scenario, t task) (path string, args []string, err error)
 }
 
 // task is what one process of a program works on.
 type task struct {
 	dir, amqpURL, target, storeURL string
-	queues                         []string
-	metrics                        string // address for inboxd's metrics
+	// rowsURL is the handler's own database where the program is for one that
+	// writes rows.
+	rowsURL string
+	queues  []string
+	metrics string // address for inboxd's metrics
 	// consumer names inboxd's consumers; a number is added where there are several.
 	consumer string
 }
@@ -73,6 +78,10 @@ func programs() []program {
 		{name: "inboxd-sqlite", store: "sqlite", dedups: true, args: inboxdArgs("")},
 		{name: "inboxd-postgres", store: "postgres", dedups: true, args: inboxdArgs("")},
 		{name: "inboxd-postgres-noleases", store: "postgres", dedups: true, args: inboxdArgs("  leases: false\n")},
+		{name: "bare-rows", rows: true, args: loopArgs()},
+		{name: "inboxd-postgres-rows", store: "postgres", dedups: true, rows: true, args: inboxdArgs("")},
+		{name: "inboxd-shared", store: "sqlite", dedups: true, rows: true, args: sharedArgs},
+		{name: "inboxd-shared-leases", store: "postgres", dedups: true, rows: true, args: sharedArgs},
 		{name: "watermill", args: watermillArgs()},
 		{name: "watermill-dedup", dedups: true, args: watermillArgs("-dedup")},
 	}
@@ -156,6 +165,13 @@ func inboxdArgs(storeExtra string) func(*bench, scenario, task) (string, []strin
 		text := inboxdConfig(s, t, storeExtra, b.consumerExtra)
 		return b.inboxd, []string{"run", "-c", file}, os.WriteFile(file, []byte(text), 0o600)
 	}
+}
+
+// sharedArgs lets inboxd read the rows that the handler commits.
+func sharedArgs(b *bench, s scenario, t task) (string, []string, error) {
+	file := filepath.Join(t.dir, "inboxd.yaml")
+	text := inboxdConfig(s, t, "", b.consumerExtra+"    inbox: {url: "+strconv.Quote(t.rowsURL)+"}\n")
+	return b.inboxd, []string{"run", "-c", file}, os.WriteFile(file, []byte(text), 0o600)
 }
 
 // inboxdConfig writes what a user would: everything else keeps its default.
