@@ -187,3 +187,17 @@ func TestChartsTellInWordsToo(t *testing.T) {
 		t.Errorf("got %d samples, want the ring full at %d", n, sampleCount)
 	}
 }
+
+func TestPageTellsOfAProbation(t *testing.T) {
+	t.Parallel()
+	d := open(t, func(o *Options) {
+		o.Consumers = func() []ConsumerStatus {
+			cs := someConsumers()
+			cs[0].Probation = &ProbationStatus{Since: time.Now(), Left: 17}
+			return cs
+		}
+	})
+	if body := string(d.want(t, 200, "GET", "/", "").body); !strings.Contains(body, "until 17 more are settled") {
+		t.Errorf("the page does not tell how long messages go one at a time:\n%s", body)
+	}
+}
