@@ -28,7 +28,6 @@ const quickRetry = "    retry: {initial: 10ms, max: 50ms, max_attempts: 3, hold:
 func TestEveryRowOfTheAnswerTable(t *testing.T) {
 	t.Parallel()
 	amqpURL := testenv.AMQPURL(t)
-	q := queue(t, amqpURL, "quorum")
 	type row struct {
 		first    func(w http.ResponseWriter, attempt int) bool // false: answer 200
 		outcome  string
@@ -71,32 +70,31 @@ func TestEveryRowOfTheAnswerTable(t *testing.T) {
 	rows["retry over 200"] = row{action(200, "retry", 2), "processed", 3}
 	rows["404 by override"] = row{status(404, 0), "parked", 1}
 
-	handler := newApp(t, nil)
-	handler.answer = func(w http.ResponseWriter, r *http.Request, key string, _ []byte) {
-		name := strings.ReplaceAll(key, "%20", " ")
-		attempt, _ := strconv.Atoi(r.Header.Get("Inbox-Attempt"))
-		if !rows[name].first(w, attempt) {
-			w.WriteHeader(http.StatusOK)
-		}
-	}
-	d := newDaemon(t, settings{
-		amqp: amqpURL, queue: q, handler: handler.URL,
-		// One at a time, so that refusals and failures of several messages in a
-		// row do not open the breaker, which is another test's business.
-		consumer: "    concurrency: 1\n    prefetch: 1\n" + quickRetry,
-		forward:  "      status: {404: park}\n",
-	})
-	d.start()
-	d.awaitConsuming(20 * time.Second)
 	for name, want := range rows {
-		before := d.outcome(want.outcome)
-		publish(t, amqpURL, q, amqp.Publishing{MessageId: name, Body: []byte("{}")})
-		eventually(t, 10*time.Second, name+" ends "+want.outcome, func() bool { return d.outcome(want.outcome) == before+1 })
-		if got := handler.seen(strings.ReplaceAll(name, " ", "%20")); got != want.requests {
-			t.Errorf("%s: got %d requests, want %d", name, got, want.requests)
-		}
+		// A daemon for each: the failures of several rows together would open the
+		// breaker, which is another test's business.
+		t.Run(name, func(t *testing.T) {
+			q := queue(t, amqpURL, "quorum")
+			handler := newApp(t, func(w http.ResponseWriter, r *http.Request, _ string, _ []byte) {
+				attempt, _ := strconv.Atoi(r.Header.Get("Inbox-Attempt"))
+				if !want.first(w, attempt) {
+					w.WriteHeader(http.StatusOK)
+				}
+			})
+			d := newDaemon(t, settings{
+				amqp: amqpURL, queue: q, handler: handler.URL,
+				consumer: quickRetry,
+				forward:  "      status: {404: park}\n",
+			})
+			publish(t, amqpURL, q, amqp.Publishing{MessageId: name, Body: []byte("{}")})
+			d.start()
+			eventually(t, 30*time.Second, "the message ends "+want.outcome, func() bool { return d.outcome(want.outcome) == 1 })
+			if got := handler.seen(strings.ReplaceAll(name, " ", "%20")); got != want.requests {
+				t.Errorf("got %d requests, want %d", got, want.requests)
+			}
+			d.stop()
+		})
 	}
-	d.stop()
 }
 
 // TestAHandlerThatDiesOnARequestGetsEachAttemptOnce: the HTTP library must not
