@@ -28,7 +28,7 @@ build: ## build bin/inboxd, static
 .PHONY: test
 test: bin/services ## all tests, on a private RabbitMQ and PostgreSQL (PKG=./internal/forward/... TESTFLAGS='-run X')
 	@$(if $(RACE),,echo 'no C compiler here: the tests run without the race detector')
-	@$(if $(filter ./... ./test/%,$(PKG)),scripts/install-producers || echo 'the tests with clients and frameworks of other languages are skipped (in CI they fail)')
+	@$(if $(filter ./... ./test/%,$(PKG)),scripts/install-test-deps || echo 'the tests that need more programs are skipped (in CI they fail)')
 	$(SERVICES) go test $(RACE) -timeout 20m $(TESTFLAGS) $(PKG)
 ifeq ($(PKG),./...)
 	@for m in $(MODULES); do echo "module $$m"; $(SERVICES) go -C $$m test $(RACE) -timeout 20m $(TESTFLAGS) ./...; done

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/inboxd/inboxd/internal/inbox"
+	"github.com/inboxd/inboxd/internal/testenv"
 )
 
 // browser is a headless Chromium, spoken to over its debugging pipe.
@@ -27,22 +28,13 @@ type browser struct {
 	complaints []string
 }
 
-// startBrowser skips the test where there is no Chromium.
+// startBrowser skips the test where there is no Chromium and CI is not set.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a browser takes a while")
 	}
-	program := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if p, err := exec.LookPath(name); err == nil {
-			program = p
-			break
-		}
-	}
-	if program == "" {
-		t.Skip("no Chromium here")
-	}
+	program := testenv.Program(t, "chromium", "google-chrome")
 	toBrowser, out, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

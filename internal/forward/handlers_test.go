@@ -12,15 +12,13 @@ import (
 	"testing"
 
 	"github.com/inboxd/inboxd/internal/inbox"
+	"github.com/inboxd/inboxd/internal/testenv"
 )
 
 // startHandler runs a program that prints its port, and returns its URL.
 func startHandler(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Skipf("%s is not installed", name)
-	}
+	path := testenv.Program(t, name)
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +74,23 @@ func require(t testing.TB, name string) string {
 		t.Skipf("%s is not set: `make test` starts the servers", name)
 	}
 	return v
+}
+
+// Program returns the path of the first of these programs that is installed.
+// Where none is, the test is skipped, or fails where CI is set.
+func Program(t testing.TB, names ...string) string {
+	t.Helper()
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	text := "not installed, which scripts/install-test-deps does: " + strings.Join(names, " or ")
+	if os.Getenv("CI") != "" {
+		t.Fatal(text)
+	}
+	t.Skip(text)
+	return ""
 }
 
 // Exec runs SQL on the server at url.

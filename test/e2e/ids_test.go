@@ -108,13 +108,7 @@ func TestOddMessageIDsStayDistinctAtHandlersOfThreeLanguages(t *testing.T) {
 // script runs a handler of another language; its keys come back from a file.
 func script(t *testing.T, interpreter, name, text string) (string, func() map[string]int) {
 	t.Helper()
-	path, err := exec.LookPath(interpreter)
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("%s is not installed", interpreter)
-		}
-		t.Skipf("%s is not installed", interpreter)
-	}
+	path := testenv.Program(t, interpreter)
 	dir := t.TempDir()
 	file, out := filepath.Join(dir, name), filepath.Join(dir, "keys")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -220,7 +220,7 @@ func requireCommand(t *testing.T, command ...string) {
 	if err == nil {
 		return
 	}
-	text := "not installed, which scripts/install-producers does: " + strings.Join(command, " ")
+	text := "not installed, which scripts/install-test-deps does: " + strings.Join(command, " ")
 	if os.Getenv("CI") != "" {
 		t.Fatalf("%s: %v\n%s", text, err, out)
 	}

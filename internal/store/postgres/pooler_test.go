@@ -52,13 +52,7 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 // startPgBouncer starts a pooler with few server connections in front of p.
 func startPgBouncer(t *testing.T, p *testenv.Postgres) (addr string) {
 	t.Helper()
-	bin, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		bin, err = exec.LookPath("/usr/sbin/pgbouncer")
-	}
-	if err != nil {
-		t.Skip("pgbouncer is not installed")
-	}
+	bin := testenv.Program(t, "pgbouncer", "/usr/sbin/pgbouncer")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	addr = l.Addr().String()
