@@ -7,18 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/inboxd/inboxd/internal/config"
 	"github.com/inboxd/inboxd/internal/consumer"
 	"github.com/inboxd/inboxd/internal/forward"
 	"github.com/inboxd/inboxd/internal/inbox"
 	"github.com/inboxd/inboxd/internal/store"
+	"github.com/inboxd/inboxd/internal/store/postgres"
 	"github.com/inboxd/inboxd/internal/store/shared"
 	"github.com/inboxd/inboxd/internal/store/sqlite"
 )
@@ -26,9 +23,8 @@ import (
 func runCheck(ctx context.Context, env environment, args []string) int {
 	fs := env.flags("check", "-c FILE", `Parses and validates the configuration, then connects to the broker, the store
 and the handler and examines them. Nothing is consumed and nothing is sent to
-the handler but its health URL; in PostgreSQL the store's schema is created where
-it is missing. Exit code: 0 all well, 1 something outside is wrong, 2 the
-configuration is wrong.`)
+the handler but its health URL; the store is left as it is. Exit code: 0 all
+well, 1 something outside is wrong, 2 the configuration is wrong.`)
 	path := configFlag(fs)
 	offline := fs.Bool("offline", false, "only parse and validate; connect to nothing")
 	show := fs.Bool("print", false, "print the whole configuration with its defaults, secrets redacted")
@@ -60,7 +56,7 @@ configuration is wrong.`)
 // examine looks at everything outside that the configuration names.
 func examine(ctx context.Context, cfg config.Config, r *report) {
 	quiet := slog.New(slog.DiscardHandler)
-	examineStore(ctx, cfg, r, quiet)
+	examineStore(ctx, cfg, r)
 	for _, cc := range cfg.Consumers {
 		r.add("consumer "+cc.Name, consumer.Examine(ctx, consumerOptions(cfg, cc))...)
 		if cc.Park.ToBroker {
@@ -80,21 +76,20 @@ func examine(ctx context.Context, cfg config.Config, r *report) {
 	}
 }
 
-func examineStore(ctx context.Context, cfg config.Config, r *report, quiet *slog.Logger) {
+// examineStore never opens the store as the daemon does, which would create what
+// is missing and take over what the last run left behind.
+func examineStore(ctx context.Context, cfg config.Config, r *report) {
+	var findings []inbox.Finding
+	var err error
 	if isEmbedded(cfg) {
-		// Opening would create the file and take the lock of a daemon that runs.
-		file := strings.TrimPrefix(cfg.Store.URL.Reveal(), sqliteScheme)
-		if done := examineFile(file, r); done {
-			return
-		}
+		findings, err = sqlite.Check(ctx, sqliteOptions(cfg))
+	} else {
+		findings, err = postgres.Check(ctx, postgresOptions(cfg))
 	}
-	st, err := openStore(ctx, cfg, quiet, prometheus.NewRegistry())
 	if err != nil {
-		r.add("store", storeFinding(cfg.Store.URL.String(), err))
-		return
+		findings = append(findings, storeFinding(cfg.Store.URL.String(), err))
 	}
-	defer st.Close()
-	r.add("store", st.Examine(ctx)...)
+	r.add("store", findings...)
 }
 
 // storeFinding says what to do about a store that could not be opened.
@@ -111,32 +106,6 @@ func storeFinding(subject string, err error) inbox.Finding {
 		f.Remedy = "start the database, or mend store.url; inboxd run waits for a store that is not there yet"
 	}
 	return f
-}
-
-// examineFile reports on an inbox file that does not exist yet; done means that
-// there is no more to see.
-func examineFile(file string, r *report) (done bool) {
-	_, err := os.Stat(file)
-	if err == nil {
-		return false
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		r.add("store", inbox.Finding{Level: inbox.LevelFail, Subject: file, Detail: err.Error(), Remedy: "make the path readable for the user that runs inboxd"})
-		return true
-	}
-	dir := filepath.Dir(file)
-	probe, err := os.CreateTemp(dir, ".inboxd-check-*")
-	if err != nil {
-		r.add("store", inbox.Finding{
-			Level: inbox.LevelFail, Subject: file, Detail: err.Error(),
-			Remedy: "create the directory " + dir + " on a volume that outlives the container, writable for the user that runs inboxd",
-		})
-		return true
-	}
-	_ = probe.Close()
-	_ = os.Remove(probe.Name())
-	r.add("store", inbox.Finding{Level: inbox.LevelOK, Subject: file, Detail: "does not exist yet; the first run creates it"})
-	return true
 }
 
 // report prints findings as they come and remembers the worst.

@@ -34,24 +34,36 @@ func isEmbedded(c config.Config) bool {
 }
 
 func openStore(ctx context.Context, c config.Config, log *slog.Logger, reg prometheus.Registerer) (store.Store, error) {
+	if isEmbedded(c) {
+		return sqlite.Open(ctx, sqliteOptions(c), log, reg)
+	}
+	return postgres.Open(ctx, postgresOptions(c), log, reg)
+}
+
+func sqliteOptions(c config.Config) sqlite.Options {
+	return sqlite.Options{
+		Path:      strings.TrimPrefix(c.Store.URL.Reveal(), sqliteScheme),
+		Retention: c.Store.Retention,
+		Consumers: consumerNames(c),
+	}
+}
+
+func postgresOptions(c config.Config) postgres.Options {
+	return postgres.Options{
+		URL:       c.Store.URL.Reveal(),
+		Password:  passwordFrom(c.Store.PasswordFile),
+		Retention: c.Store.Retention,
+		Consumers: consumerNames(c),
+		NoLeases:  !c.Store.Leases,
+	}
+}
+
+func consumerNames(c config.Config) []string {
 	names := make([]string, len(c.Consumers))
 	for i, cc := range c.Consumers {
 		names[i] = cc.Name
 	}
-	if isEmbedded(c) {
-		return sqlite.Open(ctx, sqlite.Options{
-			Path:      strings.TrimPrefix(c.Store.URL.Reveal(), sqliteScheme),
-			Retention: c.Store.Retention,
-			Consumers: names,
-		}, log, reg)
-	}
-	return postgres.Open(ctx, postgres.Options{
-		URL:       c.Store.URL.Reveal(),
-		Password:  passwordFrom(c.Store.PasswordFile),
-		Retention: c.Store.Retention,
-		Consumers: names,
-		NoLeases:  !c.Store.Leases,
-	}, log, reg)
+	return names
 }
 
 // passwordFrom returns a function that reads the password anew at each call, or

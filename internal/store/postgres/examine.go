@@ -11,23 +11,19 @@ import (
 	"github.com/inboxd/inboxd/internal/inbox"
 )
 
-// Check examines the place of a store without creating anything.
-func Check(ctx context.Context, opts Options) []inbox.Finding {
-	fail := func(where string, err error) []inbox.Finding {
-		return []inbox.Finding{{
-			Level: inbox.LevelFail, Subject: "store " + where, Detail: err.Error(),
-			Remedy: "PostgreSQL must be reachable under store.url, as a primary that can be written",
-		}}
-	}
+// Check examines the place of a store, as Examine does, and changes nothing there:
+// it creates no schema, and the sign of an unclean stop is left to the daemon that
+// starts next. Its errors are those of Open.
+func Check(ctx context.Context, opts Options) ([]inbox.Finding, error) {
 	s, err := newStore(opts, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return fail("postgres", err)
+		return nil, err
 	}
 	defer s.closePools()
 	if err := s.connect(ctx); err != nil {
-		return fail(s.where, setupError(err))
+		return nil, fmt.Errorf("opening %s: %w", s.where, setupError(err))
 	}
-	return s.Examine(ctx)
+	return s.Examine(ctx), nil
 }
 
 // Examine tells what a person should know about the store.
@@ -91,14 +87,16 @@ func (s *Store) examineSchema(ctx context.Context) ([]inbox.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	if version == 0 {
-		return []inbox.Finding{{
-			Level: inbox.LevelWarn, Subject: subject, Detail: "there is no schema inboxd yet; it is created at the first start",
-			Remedy: "right at the first start only: if there was an inbox before, this is another database",
-		}}, nil
-	}
-	if known := len(migrationNames()); version < known {
+	known := len(migrationNames())
+	switch {
+	case version == 0:
+		finding, err := s.examineNoSchema(ctx)
+		return []inbox.Finding{finding}, err
+	case version < known:
 		return []inbox.Finding{{Level: inbox.LevelOK, Subject: subject, Detail: fmt.Sprintf("schema version %d; it is brought to %d at the next start", version, known)}}, nil
+	}
+	if err := s.identify(ctx, version); err != nil {
+		return nil, err
 	}
 	findings := []inbox.Finding{{Level: inbox.LevelOK, Subject: subject, Detail: fmt.Sprintf("schema version %d", version)}}
 	var missing []string
@@ -126,4 +124,29 @@ func (s *Store) examineSchema(ctx context.Context) ([]inbox.Finding, error) {
 		})
 	}
 	return findings, nil
+}
+
+// examineNoSchema tells whether the first start can create what is missing.
+func (s *Store) examineNoSchema(ctx context.Context) (inbox.Finding, error) {
+	f := inbox.Finding{
+		Level: inbox.LevelWarn, Subject: "store " + s.where, Detail: "there is no schema inboxd yet; the first start creates it",
+		Remedy: "right at the first start only: if there was an inbox before, this is another database",
+	}
+	var may, there bool
+	err := s.try(ctx, s.desk, s.opts.CallTime, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `select exists (select from pg_catalog.pg_namespace where nspname = 'inboxd'),
+			case when exists (select from pg_catalog.pg_namespace where nspname = 'inboxd')
+				then has_schema_privilege('inboxd', 'create')
+				else has_database_privilege(current_database(), 'create') end`).Scan(&there, &may)
+	})
+	if may || err != nil {
+		return f, err
+	}
+	f.Level = inbox.LevelFail
+	f.Remedy = "as the owner of the database run what `inboxd schema ledger` prints and grant the user of store.url usage of the schema and its tables, or grant that user create"
+	f.Detail = "there is no schema inboxd, and this user may not create one"
+	if there {
+		f.Detail = "the schema inboxd has no tables, and this user may not create them"
+	}
+	return f, nil
 }

@@ -67,20 +67,30 @@ func (s *Store) migrate(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.identify(ctx, version); err != nil {
+		return err
+	}
+	if version > len(names) {
+		s.log.Warn("the schema was made by a newer inboxd", "schema", version, "known", len(names))
+	}
+	return nil
+}
+
+// identify reads the identity of a schema that is there. An error that wraps
+// store.ErrSetup says that this program is too old for it.
+func (s *Store) identify(ctx context.Context, version int) error {
+	known := len(migrationNames())
 	var least string
-	err = s.try(ctx, s.upkeep, s.opts.CallTime, func(ctx context.Context, c *pgx.Conn) error {
+	err := s.try(ctx, s.upkeep, s.opts.CallTime, func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(ctx, `select (select value from inboxd.meta where key = 'store_id'),
 			(select value from inboxd.meta where key = 'min_version')`).Scan(&s.id, &least)
 	})
 	if err != nil {
 		return err
 	}
-	if n, err := strconv.Atoi(least); err != nil || n > len(names) {
+	if n, err := strconv.Atoi(least); err != nil || n > known {
 		return fmt.Errorf("%w: the schema was made by a newer inboxd (version %d, this program knows %d): update inboxd",
-			store.ErrSetup, version, len(names))
-	}
-	if version > len(names) {
-		s.log.Warn("the schema was made by a newer inboxd", "schema", version, "known", len(names))
+			store.ErrSetup, version, known)
 	}
 	return nil
 }

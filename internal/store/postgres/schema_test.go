@@ -41,14 +41,12 @@ func TestSchemaAppliedByHandServesAnUnprivilegedUser(t *testing.T) {
 	if !errors.Is(err, store.ErrSetup) || !strings.Contains(err.Error(), "inboxd schema ledger") {
 		t.Errorf("without privileges: got %v, want %v with the remedy", err, store.ErrSetup)
 	}
-	if got := Check(t.Context(), Options{URL: owner}); got[len(got)-1].Level != inbox.LevelWarn {
-		t.Errorf("Check of an empty database: got %+v, want a warning", got)
-	}
+	wantFinding(t, u.String(), inbox.LevelFail, "may not create one")
+	wantFinding(t, owner, inbox.LevelWarn, "there is no schema")
+	wantFinding(t, owner, inbox.LevelWarn, "there is no schema") // the first look has made none
 	script(t, owner, Schema())
 	script(t, owner, "grant usage on schema inboxd to "+role+"; grant select on all tables in schema inboxd to "+role)
-	if got := Check(t.Context(), Options{URL: u.String()}); got[len(got)-1].Level != inbox.LevelFail {
-		t.Errorf("Check without privileges: got %+v, want a failure", got)
-	}
+	wantFinding(t, u.String(), inbox.LevelFail, "no privileges on [processed lease owner parked audit paused]")
 	script(t, owner, "grant insert, update, delete on all tables in schema inboxd to "+role)
 	s := open(t, Options{URL: u.String()})
 	must(t, s.Record(t.Context(), inbox.Claim{Key: key("a")}))
@@ -57,6 +55,18 @@ func TestSchemaAppliedByHandServesAnUnprivilegedUser(t *testing.T) {
 		if f.Level == inbox.LevelFail {
 			t.Errorf("Examine: got %+v", f)
 		}
+	}
+}
+
+// wantFinding checks the last thing that Check tells.
+func wantFinding(t *testing.T, url, level, detail string) {
+	t.Helper()
+	got, err := Check(t.Context(), Options{URL: url})
+	if err != nil {
+		t.Fatalf("Check: %v", err)
+	}
+	if last := got[len(got)-1]; last.Level != level || !strings.Contains(last.Detail, detail) {
+		t.Errorf("Check: got %+v, want level %q and %q", last, level, detail)
 	}
 }
 
@@ -73,6 +83,7 @@ func TestNewerSchemaIsRefusedUnlessItSaysOtherwise(t *testing.T) {
 	if !errors.Is(err, store.ErrSetup) || !strings.Contains(err.Error(), "newer inboxd") {
 		t.Errorf("got %v, want %v", err, store.ErrSetup)
 	}
+	wantFinding(t, url, inbox.LevelFail, "newer inboxd")
 }
 
 // The cleaner works in batches, alone, and by both clocks.

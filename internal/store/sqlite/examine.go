@@ -19,37 +19,30 @@ import (
 
 const lowSpace = 256 << 20
 
-// Check examines the place of a store without creating anything and without
-// disturbing a daemon that uses it.
-func Check(ctx context.Context, opts Options) []inbox.Finding {
-	subject := "store sqlite:" + opts.Path
-	fail := func(err error, remedy string) []inbox.Finding {
-		return []inbox.Finding{{Level: inbox.LevelFail, Subject: subject, Detail: err.Error(), Remedy: remedy}}
-	}
+// Check examines the place of a store, as Examine does, without creating anything
+// and without disturbing a daemon that uses it. Its errors are those of Open.
+func Check(ctx context.Context, opts Options) ([]inbox.Finding, error) {
 	if err := checkPlace(opts.Path); err != nil {
-		return fail(err, "choose a path on a local disk that outlives the process")
+		return nil, err
 	}
-	findings := []inbox.Finding{space(subject, opts.Path)}
-	_, err := os.Stat(opts.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := unix.Access(filepath.Dir(opts.Path), unix.W_OK); err != nil {
-			return fail(fmt.Errorf("the directory cannot be written: %w", err), "give the user that runs inboxd the right to write there")
+	if _, err := os.Stat(opts.Path); errors.Is(err, fs.ErrNotExist) {
+		dir := filepath.Dir(opts.Path)
+		if err := unix.Access(dir, unix.W_OK); err != nil {
+			return nil, fmt.Errorf("%w: the directory %s cannot be written by the user that runs inboxd: %w", store.ErrSetup, dir, err)
 		}
-		return append(findings, inbox.Finding{
+		subject := "store sqlite:" + opts.Path
+		return []inbox.Finding{space(subject, opts.Path), {
 			Level: inbox.LevelWarn, Subject: subject,
-			Detail: "the file does not exist; inboxd will create an empty inbox",
+			Detail: "the file does not exist; the first run creates an empty inbox",
 			Remedy: "right at the first start only: if there was an inbox before, mount its volume",
-		})
+		}}, nil
 	}
 	s, err := Open(ctx, opts, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if errors.Is(err, ErrInUse) {
-		return append(findings, inbox.Finding{Level: inbox.LevelOK, Subject: subject, Detail: err.Error()})
-	}
 	if err != nil {
-		return append(findings, fail(err, "see the message")...)
+		return nil, err
 	}
 	defer s.Close()
-	return append(findings, s.Examine(ctx)...)
+	return s.Examine(ctx), nil
 }
 
 // Examine tells what a person should know about the store.
@@ -58,7 +51,7 @@ func (s *Store) Examine(ctx context.Context) []inbox.Finding {
 	if err := s.Healthy(ctx); err != nil {
 		return []inbox.Finding{{Level: inbox.LevelFail, Subject: subject, Detail: err.Error(), Remedy: "see the message"}}
 	}
-	findings := []inbox.Finding{{Level: inbox.LevelOK, Subject: subject, Detail: "identity " + s.id}}
+	findings := []inbox.Finding{{Level: inbox.LevelOK, Subject: subject, Detail: "identity " + s.id}, space(subject, s.opts.Path)}
 	damage, err := quickCheck(ctx, s.desk)
 	switch {
 	case err != nil && ctx.Err() == nil, damage != "":

@@ -42,9 +42,8 @@ func TestSecondOpenerIsRefusedAndToldTheHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inboxd.db")
 	s := open(t, Options{Path: path})
 	refused(t, Options{Path: path}, ErrInUse, fmt.Sprintf("process ID %d", os.Getpid()))
-	findings := Check(t.Context(), Options{Path: path})
-	if last := findings[len(findings)-1]; last.Level != inbox.LevelOK || !strings.Contains(last.Detail, "process ID") {
-		t.Errorf("Check beside a daemon: got %+v, want ok and the holder", last)
+	if _, err := Check(t.Context(), Options{Path: path}); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "process ID") {
+		t.Errorf("Check beside a daemon: got %v, want ErrInUse and the holder", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -70,8 +69,8 @@ func TestPlacesThatLoseRecordsAreRefused(t *testing.T) {
 	must(t, err)
 	must(t, db.Close())
 	refused(t, Options{Path: foreign}, store.ErrSetup, "another program")
-	if got := Check(t.Context(), Options{Path: filepath.Join(dir, "new.db")}); got[len(got)-1].Level != inbox.LevelWarn {
-		t.Errorf("Check of a missing file: got %+v, want a warning", got)
+	if got, err := Check(t.Context(), Options{Path: filepath.Join(dir, "new.db")}); err != nil || got[len(got)-1].Level != inbox.LevelWarn {
+		t.Errorf("Check of a missing file: got %+v, %v, want a warning", got, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "new.db")); err == nil {
 		t.Error("Check created the file")
