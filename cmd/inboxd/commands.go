@@ -54,7 +54,7 @@ func connect(where client.Where) (*client.Client, error) {
 	cfg := config.Default()
 	if file := cmp.Or(where.ConfigFile, os.Getenv("INBOXD_CONFIG")); file != "" {
 		var err error
-		if cfg, err = config.Load(file); err != nil {
+		if cfg, err = config.LoadEndpoints(file); err != nil {
 			return nil, err
 		}
 	}

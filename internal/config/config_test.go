@@ -387,6 +387,34 @@ func TestLoadNamesTheFile(t *testing.T) {
 	}
 }
 
+// A probe in a shell-less image asks the daemon that runs: nothing but the
+// addresses may fail it.
+func TestEndpointsAreFoundInAConfigurationWithMistakesElsewhere(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "inboxd.yaml")
+	write := func(endpoints string) {
+		t.Helper()
+		text := "broker: {password_file: /nowhere/secret, urls: ['${INBOXD_TEST_NOT_SET}']}\nconsumers: [{title: billing}]\n" + endpoints
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("metrics: {listen: '127.0.0.1:1'}\nadmin: {listen: '0.0.0.0:2', token_file: /nowhere/token}\n")
+	if _, err := Load(file); err == nil {
+		t.Error("Load: got no error, want the mistakes")
+	}
+	c, err := LoadEndpoints(file)
+	if err != nil || c.Metrics.Listen != "127.0.0.1:1" || c.Admin.Listen != "0.0.0.0:2" || c.Admin.TokenFile != "/nowhere/token" {
+		t.Errorf("LoadEndpoints: got %+v, %+v, %v, want what the file says", c.Metrics, c.Admin, err)
+	}
+	for _, wrong := range []string{"metrics: {listen: here}\n", "admin: {listen: here}\n", "admin: 7\n", "admin: [\n"} {
+		write(wrong)
+		if c, err := LoadEndpoints(file); err == nil {
+			t.Errorf("%q: got %+v, %+v, want an error", wrong, c.Metrics, c.Admin)
+		}
+	}
+}
+
 func TestValidateChecksWhatWasBuiltByHand(t *testing.T) {
 	t.Parallel()
 	c := with(t, "")
