@@ -118,6 +118,11 @@ func TestTheDaemonWaitsForABrokerThatComesLater(t *testing.T) {
 	}
 	messages, _ := orders("late", 10, 0)
 	publish(t, r.URL, "orders", messages...)
+	// Killed as it is, it may have forgotten a queue that is so young (see
+	// testenv.Rabbit.Kill); stopped, it has written it down.
+	if out, err := r.Ctl("stop_app"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	if err := r.Kill(); err != nil {
 		t.Fatal(err)
 	}
