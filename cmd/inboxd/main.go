@@ -43,9 +43,8 @@ func (e environment) errorf(format string, a ...any) {
 
 // run is main without globals, so that tests call it as a function.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal(ctx)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal gets the default: die now
 
 	env := environment{stdin: stdin, stdout: stdout, stderr: stderr}
 	if len(args) == 0 {
@@ -82,4 +81,33 @@ Usage: inboxd COMMAND [flags]
 'inboxd COMMAND -h' tells more. Exit codes: 0 done, 1 failed (another try may
 help), 2 usage or configuration (it will not).
 `)
+}
+
+// untilSignal returns a context that SIGINT and SIGTERM end. The second of them
+// ends the process at once, even where it comes before anything has noticed the
+// first. stop leaves the signals to their defaults; call it once.
+func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	stopped := make(chan struct{})
+	go func() {
+		for n := 1; ; n++ {
+			select {
+			case <-stopped:
+				return
+			case s := <-signals:
+				cancel(fmt.Errorf("%v signal received", s))
+				if sig, ok := s.(syscall.Signal); ok && n > 1 {
+					signal.Reset(sig)
+					_ = syscall.Kill(os.Getpid(), sig)
+				}
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(stopped)
+		cancel(nil)
+	}
 }
