@@ -25,11 +25,13 @@ help: ## list the targets
 build: ## build bin/inboxd, static
 	CGO_ENABLED=0 go build -trimpath -o bin/inboxd ./cmd/inboxd
 
+# One package at a time (-p 1): several start brokers, databases and daemons of
+# their own, and kill and freeze them; side by side they would measure each other.
 .PHONY: test
 test: bin/services ## all tests, on a private RabbitMQ and PostgreSQL (PKG=./internal/forward/... TESTFLAGS='-run X')
 	@$(if $(RACE),,echo 'no C compiler here: the tests run without the race detector')
 	@$(if $(filter ./... ./test/%,$(PKG)),scripts/install-test-deps || echo 'the tests that need more programs are skipped (in CI they fail)')
-	$(SERVICES) go test $(RACE) -timeout 20m $(TESTFLAGS) $(PKG)
+	$(SERVICES) go test $(RACE) -p 1 -timeout 20m $(TESTFLAGS) $(PKG)
 ifeq ($(PKG),./...)
 	@for m in $(MODULES); do echo "module $$m"; $(SERVICES) go -C $$m test $(RACE) -timeout 20m $(TESTFLAGS) ./...; done
 endif
