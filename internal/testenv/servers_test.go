@@ -129,7 +129,7 @@ func TestStoppedRabbitLeavesNothing(t *testing.T) {
 func TestRabbitTellsWhyItDoesNotStart(t *testing.T) {
 	t.Parallel()
 	_, err := StartRabbit(Options{Config: "no_such_setting = 1"})
-	if errors.Is(err, ErrNotInstalled) {
+	if errors.Is(err, ErrNotInstalled) && os.Getenv("CI") == "" {
 		t.Skip(err)
 	}
 	if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
