@@ -139,7 +139,7 @@ func TestConfigurationIsOneThatInboxdTakes(t *testing.T) {
 			text := inboxdConfig(s, task{
 				amqpURL: "amqp://guest:guest@127.0.0.1:5672/", target: "http://127.0.0.1:1/messages",
 				storeURL: "sqlite:/tmp/x.db", queues: queues, metrics: "127.0.0.1:9000", consumer: "bench",
-			}, "  leases: false\n", "")
+			}, "  leases: never\n", "")
 			c, err := config.Parse(strings.NewReader(text), func(string) (string, bool) { return "", false })
 			if err != nil {
 				t.Fatalf("%v\n%s", err, text)

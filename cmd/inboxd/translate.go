@@ -54,7 +54,18 @@ func postgresOptions(c config.Config) postgres.Options {
 		Password:  passwordFrom(c.Store.PasswordFile),
 		Retention: c.Store.Retention,
 		Consumers: consumerNames(c),
-		NoLeases:  !c.Store.Leases,
+		Leases:    leases(c.Store.Leases),
+	}
+}
+
+func leases(word string) postgres.Leases {
+	switch word {
+	case config.LeasesAlways:
+		return postgres.LeasesAlways
+	case config.LeasesNever:
+		return postgres.LeasesNever
+	default:
+		return postgres.LeasesAuto
 	}
 }
 

@@ -59,8 +59,8 @@ type Store struct {
 	URL          URL           `yaml:"url"` // sqlite:PATH or postgres://…
 	PasswordFile string        `yaml:"password_file"`
 	Retention    time.Duration `yaml:"retention"`
-	// Leases keeps two replicas from forwarding one message at the same time.
-	Leases bool `yaml:"leases"`
+	// Leases keep two replicas from forwarding one message at the same time.
+	Leases string `yaml:"leases"`
 }
 
 // Consumer is one queue and its handler.
@@ -82,6 +82,13 @@ type Consumer struct {
 	Park          Park    `yaml:"park"`
 	Inbox         Inbox   `yaml:"inbox"`
 }
+
+// The values of Store.Leases.
+const (
+	LeasesAuto   = "auto"   // while there is more than one daemon
+	LeasesAlways = "always" // so that nobody waits for one that died alone
+	LeasesNever  = "never"
+)
 
 // The values of Consumer.OnMissingID and Consumer.OnMismatch.
 const (
@@ -167,7 +174,7 @@ func Default() Config {
 		Store: Store{
 			URL:       NewURL("sqlite:inboxd.db"),
 			Retention: 7 * 24 * time.Hour,
-			Leases:    true,
+			Leases:    LeasesAuto,
 		},
 		Metrics:         Metrics{Listen: ":9320"},
 		Admin:           Admin{Listen: "127.0.0.1:9321"},

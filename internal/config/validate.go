@@ -194,6 +194,7 @@ func (s Store) validate(r *report) {
 	}
 	r.file("store.password_file", s.PasswordFile)
 	r.positive("store.retention", s.Retention)
+	r.word("store.leases", s.Leases, LeasesAuto, LeasesAlways, LeasesNever)
 }
 
 func (c *Config) validateEndpoints(r *report) {

@@ -36,6 +36,7 @@ type Metrics struct {
 	errors   [operations]prometheus.Counter
 	size     [operations]prometheus.Observer // claim, record, retention
 	deleted  prometheus.Counter
+	leases   prometheus.Gauge
 
 	parked *prometheus.GaugeVec
 	mu     sync.Mutex
@@ -63,13 +64,17 @@ func NewMetrics(reg prometheus.Registerer, consumers []string) *Metrics {
 			Name: "inboxd_records_deleted_total",
 			Help: "Records deleted because they were older than the retention.",
 		}),
+		leases: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "inboxd_store_leases",
+			Help: "1 while each claim takes a lease against other daemons on the same inbox, 0 while none is needed.",
+		}),
 		parked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "inboxd_parked_messages",
 			Help: "Messages kept in the store, parked or deferred, by consumer. Refreshed every few seconds.",
 		}, []string{"consumer"}),
 		known: make(map[string]bool),
 	}
-	reg.MustRegister(duration, failed, size, m.deleted, m.parked)
+	reg.MustRegister(duration, failed, size, m.deleted, m.leases, m.parked)
 	for op := range operations {
 		m.duration[op] = duration.WithLabelValues(op.String())
 		m.errors[op] = failed.WithLabelValues(op.String())
@@ -98,6 +103,15 @@ func (m *Metrics) Size(op Operation, n int) { m.size[op].Observe(float64(n)) }
 
 // Deleted notes records removed by age.
 func (m *Metrics) Deleted(n int64) { m.deleted.Add(float64(n)) }
+
+// Leases notes whether claims take leases.
+func (m *Metrics) Leases(taken bool) {
+	if taken {
+		m.leases.Set(1)
+	} else {
+		m.leases.Set(0)
+	}
+}
 
 // Parked sets the gauge of every configured consumer. Messages of consumers
 // that are configured no more are left to the listing: labels stay a closed set.

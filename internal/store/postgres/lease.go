@@ -11,23 +11,39 @@ import (
 )
 
 // beatSQL renews this process's owner row by the server's clock. Without it all
-// that the process holds is free for others.
+// that the process holds is free for others. One that says that we are alone and
+// has run out stays so: others may have begun since, and share must come first.
 const beatSQL = `insert into inboxd.owner as o (id, name, home, pid, started, expires_at)
 	values ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval)
-	on conflict (id) do update set expires_at = excluded.expires_at`
+	on conflict (id) do update set expires_at = excluded.expires_at
+	where not o.alone or o.expires_at > clock_timestamp()`
 
 func (s *Store) queueBeat(b *statements) {
 	b.Queue(beatSQL, s.owner, ownerName(), s.self.home, s.self.pid, s.self.started, s.opts.LeaseTime)
 }
 
-func (s *Store) beat(ctx context.Context) error {
-	err := s.try(context.WithoutCancel(ctx), s.upkeep, s.opts.CallTime, func(ctx context.Context, conn *pgx.Conn) error {
+// beat renews our row and returns how we stand.
+func (s *Store) beat(ctx context.Context) (p standing, err error) {
+	err = s.try(context.WithoutCancel(ctx), s.upkeep, s.opts.CallTime, func(ctx context.Context, conn *pgx.Conn) error {
 		return s.send(ctx, conn, func(b *statements) {
-			b.last(func() { s.queueBeat(b) })
+			b.last(func() {
+				s.queueBeat(b)
+				p.queue(b, s.owner)
+			})
 		})
 	})
 	if err == nil {
 		s.markBeat()
+	}
+	return p, err
+}
+
+// beatAndStand renews our row and has what has changed around us looked after, in
+// the line of the claims.
+func (s *Store) beatAndStand(ctx context.Context) error {
+	p, err := s.beat(ctx)
+	if err == nil && s.leases() && !s.settled(p) {
+		s.claims.Put(&claim{release: true, place: &p})
 	}
 	return err
 }
@@ -161,7 +177,7 @@ func (s *Store) flushReleases() error {
 // releaseLeftovers repeats releases that failed. It goes through the line of the
 // claims, which own the list.
 func (s *Store) releaseLeftovers() {
-	if !s.opts.NoLeases {
+	if s.leases() {
 		s.claims.Put(&claim{release: true})
 	}
 }

@@ -30,7 +30,7 @@ func TestLeasesOfADeadOwnerAreInherited(t *testing.T) {
 	go func() { ended <- alive.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
 
-	must(t, dead.Healthy(t.Context()))
+	meet(t, dead)
 	start := time.Now()
 	wantStatus(t, dead, key("dead"), inbox.ClaimNew)
 	wantStatus(t, alive, key("alive"), inbox.ClaimNew)
@@ -64,6 +64,7 @@ func TestFailedReleaseIsRepeated(t *testing.T) {
 	t.Cleanup(func() { _ = proxy.Close() })
 	a := open(t, Options{URL: strings.Replace(p.URL, p.Addr, proxy.Addr, 1), CallTime: 500 * time.Millisecond})
 	b := open(t, Options{URL: p.URL})
+	meet(t, a)
 	wantStatus(t, a, key("k"), inbox.ClaimNew)
 	proxy.Pause()
 	a.Release(inbox.Claim{Key: key("k")})
@@ -142,7 +143,7 @@ func TestPoisonedKeyFailsAlone(t *testing.T) {
 // Leases must be gone when their work is: the table holds what is in flight.
 func TestLeaseTableHoldsOnlyWhatIsInFlight(t *testing.T) {
 	t.Parallel()
-	s := open(t, Options{URL: testenv.DatabaseURL(t)})
+	s := open(t, Options{URL: testenv.DatabaseURL(t), Leases: LeasesAlways})
 	var wg sync.WaitGroup
 	for i := range 500 {
 		wg.Go(func() {

@@ -65,14 +65,15 @@ var errNoID = errors.New("no message ID: such a message has no place in the ledg
 type claim struct {
 	key     inbox.Key
 	fp      inbox.Fingerprint
-	release bool // the claim is given up, nobody waits
+	release bool      // the claim is given up, nobody waits
+	place   *standing // no claim: this is how we stand; see stand
 	answer  inbox.Claim
 	err     error // of this key alone
 }
 
 var claimPool = sync.Pool{New: func() any { return new(claim) }}
 
-// Claim leases key, where there are leases, and looks it up.
+// Claim leases key, where leases are needed, and looks it up.
 func (s *Store) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint) (inbox.Claim, error) {
 	if key.ID == "" {
 		return inbox.Claim{}, errNoID
@@ -92,14 +93,26 @@ func (s *Store) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint) 
 
 // Release gives the claim up. It goes with the next claims, in their order.
 func (s *Store) Release(c inbox.Claim) {
-	if !s.opts.NoLeases {
+	if s.leases() && s.hand.drop(c.Key) {
 		s.claims.Put(&claim{key: c.Key, release: true})
 	}
 }
 
+func (s *Store) leases() bool { return s.opts.Leases != LeasesNever }
+
 func (s *Store) flushClaims(items []*claim) error {
 	s.toRelease.add(items)
-	asked := slices.DeleteFunc(slices.Clone(items), func(c *claim) bool { return c.release })
+	var asked []*claim
+	for _, c := range items {
+		switch {
+		case c.place != nil:
+			if err := s.stand(*c.place); err != nil {
+				s.log.Debug("place among the owners not taken", "store", s.where, "err", err)
+			}
+		case !c.release:
+			asked = append(asked, c)
+		}
+	}
 	if len(asked) == 0 {
 		return s.flushReleases()
 	}
@@ -130,80 +143,135 @@ func (s *Store) answer(claims []*claim) error {
 	for _, g := range groups {
 		s.toRelease.keep(g.consumer, g.ids) // claimed again: not to be released any more
 	}
-	held := false
-	err := s.call(context.Background(), store.OpClaim, s.lookups, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		held, err = s.lookUp(ctx, conn, groups, false)
-		return err
-	})
-	if err == nil && held {
-		// Others may hold some, and perhaps they are no more: then we inherit.
-		err = s.call(context.Background(), store.OpClaim, s.lookups, func(ctx context.Context, conn *pgx.Conn) error {
-			_, err := s.lookUp(ctx, conn, groups, true)
-			return err
-		})
-	}
-	if s.opts.NoLeases {
+	err := s.claimAll(groups)
+	if !s.leases() {
 		return err
 	}
-	for _, c := range claims {
-		// An error may have left a lease behind, unless the server refused the key
-		// itself. So has what is recorded.
-		if err != nil && !ofTheData(err) || c.answer.Status == inbox.ClaimRecorded || c.answer.Status == inbox.ClaimMismatch {
-			s.toRelease.put(c.key)
+	if err == nil {
+		for _, k := range s.hand.claimed(claims) {
+			s.toRelease.put(k)
+		}
+		return nil
+	}
+	if !ofTheData(err) { // otherwise the server refused the key itself
+		for _, c := range claims {
+			s.toRelease.put(c.key) // a lease may have been left behind
 		}
 	}
 	return err
 }
 
-// lookUp sends in one round trip what is to be released, the leases, the look-up.
-// It fills in the answers and reports whether others may hold some of the keys.
-// With inherit it first takes over what dead owners hold, and tells for each key.
-func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, groups []group[*claim], inherit bool) (held bool, err error) {
+var errNotLiving = errors.New("the daemon's row among the owners of leases does not live")
+
+// claimAll claims until the answers count; see standingSQL.
+func (s *Store) claimAll(groups []group[*claim]) error {
+	for range maxTries {
+		how := s.way()
+		now, held, err := s.claimOnce(groups, how)
+		if err != nil || !s.leases() {
+			return err
+		}
+		s.waits = now.othersAlone
+		switch {
+		case s.waits:
+			hold(groups)
+			return nil
+		case how == looking && now.alone && !now.others:
+			return nil
+		case how == leasing && now.live:
+			if held {
+				// Others may hold some, and perhaps they are no more: then we inherit.
+				_, _, err = s.claimOnce(groups, inheriting)
+			}
+			return err
+		}
+		if err := s.stand(now); err != nil {
+			return err
+		}
+	}
+	return errNotLiving
+}
+
+// way is how to claim.
+type way uint8
+
+const (
+	looking    way = iota // without leases: alone, or only to see what is recorded
+	leasing               // as a rule every lease is new: nobody looks whose it is
+	inheriting            // takes over what dead owners hold, and tells for each key
+)
+
+func (s *Store) way() way {
+	if !s.leases() || s.hand.isAlone() || s.waits {
+		return looking
+	}
+	return leasing
+}
+
+// hold keeps what would be new from being taken by us.
+func hold(groups []group[*claim]) {
+	for _, g := range groups {
+		for _, c := range g.items {
+			if c.answer.Status == inbox.ClaimNew {
+				c.answer.Status = inbox.ClaimHeld
+			}
+		}
+	}
+}
+
+func (s *Store) claimOnce(groups []group[*claim], how way) (p standing, held bool, err error) {
+	err = s.call(context.Background(), store.OpClaim, s.lookups, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		p, held, err = s.lookUp(ctx, conn, groups, how)
+		return err
+	})
+	return p, held, err
+}
+
+// lookUp sends in one round trip what is to be released, the leases, the look-up,
+// and the question how we stand. It fills in the answers and reports whether others
+// may hold some of the keys.
+func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, groups []group[*claim], how way) (p standing, held bool, err error) {
 	for _, g := range groups {
 		for _, c := range g.items {
 			c.answer = inbox.Claim{Key: c.key, Fingerprint: c.fp, Status: inbox.ClaimNew}
 		}
 	}
 	dropped := s.toRelease.all()
-	beat := !s.opts.NoLeases && s.sinceBeat() > s.opts.LeaseTime/2
+	beat := s.leases() && s.sinceBeat() > s.opts.LeaseTime/2
 	err = s.send(ctx, conn, func(b *statements) {
 		s.queueReleases(b, dropped)
+		if beat {
+			// Apart, so that others see it before we look.
+			b.transaction(func() { s.queueBeat(b) })
+		}
 		b.last(func() {
-			if beat {
-				s.queueBeat(b)
-			}
 			for _, g := range groups {
 				answers := func(rows pgx.Rows) error { return readAnswers(rows, g, &held) }
-				if s.opts.NoLeases {
-					b.Queue(lookUpOnlySQL, g.consumer, g.ids).Query(answers)
-					continue
-				}
-				if inherit {
+				switch how {
+				case inheriting:
 					b.Queue(inheritSQL, g.consumer, g.ids, s.owner)
-				}
-				taken := b.Queue(leaseSQL, g.consumer, g.ids, s.owner)
-				if inherit {
+					b.Queue(leaseSQL, g.consumer, g.ids, s.owner)
 					b.Queue(lookUpSQL, g.consumer, g.ids, s.owner).Query(answers)
 					continue
+				case leasing:
+					b.Queue(leaseSQL, g.consumer, g.ids, s.owner).Exec(func(tag pgconn.CommandTag) error {
+						held = held || tag.RowsAffected() < int64(len(g.ids))
+						return nil
+					})
 				}
-				// As a rule every lease is new, and there is no need to look whose
-				// it is.
-				taken.Exec(func(tag pgconn.CommandTag) error {
-					held = held || tag.RowsAffected() < int64(len(g.ids))
-					return nil
-				})
 				b.Queue(lookUpOnlySQL, g.consumer, g.ids).Query(answers)
 			}
+			p.queue(b, s.owner)
 		})
 	})
 	if err != nil {
-		return false, err
+		return standing{}, false, err
 	}
 	if beat {
 		s.markBeat()
 	}
 	s.toRelease.done(dropped)
-	return held, nil
+	return p, held, nil
 }
 
 // readAnswers gives each row to all claims of its key; both are sorted by ID.

@@ -31,6 +31,7 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 		if !s.pooled {
 			t.Error("the pooler was not recognised")
 		}
+		must(t, s.Close())
 		return place(t, Options{URL: url})
 	})
 

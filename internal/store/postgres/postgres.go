@@ -34,15 +34,24 @@ type Options struct {
 	Retention time.Duration
 	// Consumers are the configured consumers' names.
 	Consumers []string
-	// NoLeases leaves out what keeps two replicas from forwarding one key at the
-	// same time, for a daemon that has no replica.
-	NoLeases bool
+	// Leases keep two replicas from forwarding one key at the same time.
+	Leases Leases
 	// LeaseTime is how long the leases of a daemon that was killed hold others
 	// up; 0 means fifteen seconds.
 	LeaseTime time.Duration
 	// CallTime bounds each call to the server; 0 means five seconds.
 	CallTime time.Duration
 }
+
+// Leases says when leases are written.
+type Leases uint8
+
+// The choices.
+const (
+	LeasesAuto   Leases = iota // while another daemon uses the inbox
+	LeasesAlways               // so that nobody waits for a daemon that died alone
+	LeasesNever                // for a daemon that never has a replica
+)
 
 const (
 	maxBatch  = 1000
@@ -69,6 +78,8 @@ type Store struct {
 	claims    *batch.Batcher[*claim]
 	records   *batch.Batcher[*record]
 	toRelease releases
+	hand      hand
+	waits     bool // for one that is alone, as a claim or a heartbeat last saw; of the flushes of claims
 	inHand    *inHand
 	beaten    atomic.Int64 // when the owner row was last renewed, nanoseconds since opened
 	opened    time.Time
@@ -106,10 +117,18 @@ func Open(ctx context.Context, opts Options, log *slog.Logger, reg prometheus.Re
 	if err := s.buryPredecessors(ctx); err != nil {
 		return nil, setupError(err)
 	}
-	if err := s.beat(ctx); err != nil {
+	s.metrics = store.NewMetrics(reg, opts.Consumers)
+	p, err := s.beat(ctx)
+	if err != nil {
 		return nil, setupError(err)
 	}
-	s.metrics = store.NewMetrics(reg, opts.Consumers)
+	s.metrics.Leases(s.leases())
+	if s.leases() {
+		s.waits = p.othersAlone
+		if err := s.stand(p); err != nil {
+			return nil, setupError(err)
+		}
+	}
 	// One claim batch at a time: the order of claims and releases of one key is
 	// then the order of the calls.
 	s.claims = batch.New(maxBatch, 1, s.flushClaims)

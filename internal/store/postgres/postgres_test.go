@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,23 +23,32 @@ func TestStore(t *testing.T) {
 }
 
 func BenchmarkClaimRecord(b *testing.B) {
-	for _, noLeases := range []bool{false, true} {
-		b.Run(fmt.Sprintf("leases=%v", !noLeases), func(b *testing.B) {
+	for name, leases := range map[string]Leases{"auto": LeasesAuto, "always": LeasesAlways} {
+		b.Run("leases="+name, func(b *testing.B) {
 			storetest.Benchmark(b, func(b *testing.B) storetest.Place {
-				return place(b, Options{URL: testenv.DatabaseURL(b), NoLeases: noLeases})
+				return place(b, Options{URL: testenv.DatabaseURL(b), Leases: leases})
 			})
 		})
 	}
 }
 
 func place(t testing.TB, o Options) storetest.Place {
+	var mu sync.Mutex
+	var opened []*Store
 	return storetest.Place{
-		Replicas: !o.NoLeases,
+		Replicas: o.Leases != LeasesNever,
 		Open: func(t testing.TB, so storetest.Options) store.Store {
 			o := o
 			o.Retention = so.Retention
 			o.Consumers = []string{storetest.Consumer}
-			return open(t, o)
+			s := open(t, o)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, other := range opened {
+				meet(t, other)
+			}
+			opened = append(opened, s)
+			return s
 		},
 		Age: func(t testing.TB, by time.Duration, keys ...inbox.Key) {
 			t.Helper()

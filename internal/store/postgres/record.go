@@ -57,23 +57,57 @@ func (s *Store) flushRecords(items []*record) error {
 
 func (s *Store) insertAll(records []*record) error {
 	groups := groupsOf(records, recordKey)
-	return s.call(context.Background(), store.OpRecord, s.inserts, func(ctx context.Context, conn *pgx.Conn) error {
+	leased := s.withLease(groups)
+	err := s.call(context.Background(), store.OpRecord, s.inserts, func(ctx context.Context, conn *pgx.Conn) error {
 		return s.send(ctx, conn, func(b *statements) {
 			b.last(func() {
 				for _, g := range groups {
 					ids, fps := rowsOf(g)
 					b.Queue(recordSQL, g.consumer, ids, fps)
 				}
-				if s.opts.NoLeases {
-					return
-				}
-				for _, g := range groups {
+				for _, g := range leased {
 					b.Queue(releaseSQL, g.consumer, g.ids, s.owner)
+					s.ended.Add(int64(len(g.ids)))
 				}
-				s.ended.Add(int64(len(records)))
 			})
 		})
 	})
+	if err == nil && s.leases() {
+		s.recorded(groups, leased)
+	}
+	return err
+}
+
+// withLease returns what of the groups has a lease to be given up.
+func (s *Store) withLease(groups []group[*record]) (leased []group[*record]) {
+	if !s.leases() {
+		return nil
+	}
+	for _, g := range groups {
+		if ids := s.hand.withLease(g.consumer, g.ids); len(ids) > 0 {
+			leased = append(leased, group[*record]{consumer: g.consumer, ids: ids})
+		}
+	}
+	return leased
+}
+
+// recorded takes the groups out of our hand. A lease that came to one meanwhile,
+// with the arrival of another daemon, is given up behind it.
+func (s *Store) recorded(groups, leased []group[*record]) {
+	given := make(map[inbox.Key]bool)
+	for _, g := range leased {
+		for _, id := range g.ids {
+			given[inbox.Key{Consumer: g.consumer, ID: inbox.MessageID(id)}] = true
+		}
+	}
+	for _, g := range groups {
+		for _, id := range g.ids {
+			key := inbox.Key{Consumer: g.consumer, ID: inbox.MessageID(id)}
+			if s.hand.drop(key) && !given[key] {
+				s.claims.Put(&claim{key: key, release: true})
+			}
+		}
+	}
 }
 
 // rowsOf returns the columns of the records, as many as there are: the first of

@@ -63,7 +63,7 @@ func (s *Store) Run(ctx context.Context) error {
 
 func (s *Store) keepLeases(ctx context.Context) {
 	start := time.Now()
-	err := s.beat(ctx)
+	err := s.beatAndStand(ctx)
 	s.metrics.Done(store.OpHeartbeat, start, err)
 	if err != nil {
 		return // counted; claims report an unreachable store themselves
@@ -167,5 +167,5 @@ func (s *Store) Healthy(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.beat(ctx)
+	return s.beatAndStand(ctx)
 }
