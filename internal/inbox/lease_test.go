@@ -26,6 +26,12 @@ func (l *leases) Claim(ctx context.Context, k Key, fp Fingerprint) (Claim, error
 	return c, err
 }
 
+func (l *leases) ClaimAll(claims []*Claiming) {
+	for _, c := range claims {
+		c.Claim, c.Err = l.Claim(context.Background(), c.Key, c.Fingerprint)
+	}
+}
+
 func (l *leases) Record(ctx context.Context, c Claim) error {
 	err := l.memory.Record(ctx, c)
 	if err == nil {

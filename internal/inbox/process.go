@@ -106,8 +106,13 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 		// where its answer was an error.
 		var err error
 		claim, known := before.claim(key, d.Fingerprint)
-		if !known {
-			claim, err = p.claim(ctx, key, d.Fingerprint, until, before != nil || tries > 0)
+		entered := false
+		switch {
+		case known:
+		case before == nil && tries == 0 && !d.nearLimit() && !p.alone(d):
+			claim, entered, err = p.admit(ctx, key, d.Fingerprint, until)
+		default: // it has waited for something else, and those behind it may wait for it
+			claim, err = p.claim(ctx, key, d.Fingerprint, until)
 		}
 		switch {
 		case err != nil:
@@ -120,14 +125,13 @@ func (p *Processor) Process(ctx context.Context, d *Delivery) (res Result) {
 		}
 		lease = keptLease{claim, true}
 		if d.nearLimit() && tries == 0 {
-			p.Window.unclaim()
 			p.release(&lease)
 			return p.park(ctx, d, DeliveryLimit, d.errNearLimit())
 		}
 
 		// forward
 		Failpoint("before-request")
-		answer := p.forward(ctx, d, until, true)
+		answer := p.forward(ctx, d, until, entered)
 		if answer.Verdict == Done {
 			// record: the application has the message, but nothing durable says
 			// so yet. A crash here costs one more request, never a message.
@@ -232,15 +236,15 @@ func (p *Processor) mustDefer(ctx context.Context, d *Delivery, wait time.Durati
 
 // forward sends one request. The wait before it ends with the hold of the
 // delivery, the request itself does not. After a 2xx the place in the window is
-// still taken: the caller gives it back once it has recorded. claimed says that
-// the delivery is in the window's stock; it is no more then.
-func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time, claimed bool) Answer {
-	leave, err := p.enter(ctx, p.alone(d), until)
-	if claimed {
-		p.Window.unclaim()
-	}
-	if err != nil {
-		return Answer{Verdict: NotSent, Err: err}
+// still taken: the caller gives it back once it has recorded. entered says that
+// the delivery has its place already.
+func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time, entered bool) Answer {
+	leave := p.leaveOne
+	if !entered {
+		var err error
+		if leave, err = p.enter(ctx, p.alone(d), until); err != nil {
+			return Answer{Verdict: NotSent, Err: err}
+		}
 	}
 	hold := holdContext{Context: ctx, until: until}
 	defer hold.end()
@@ -257,34 +261,53 @@ func (p *Processor) forward(ctx context.Context, d *Delivery, until time.Time, c
 	return a
 }
 
+// admit claims in the company of others and takes a place in the window where the
+// message is new; entered says so. What is to be asked again, claim asks.
+func (p *Processor) admit(ctx context.Context, key Key, fp Fingerprint, until time.Time) (c Claim, entered bool, err error) {
+	asked := Claiming{Claim: Claim{Key: key, Fingerprint: fp, Status: ClaimHeld}}
+	err = p.Window.admit(ctx, &asked, until, p.Ledger.ClaimAll)
+	switch {
+	case err != nil && asked.Err == nil && asked.Status == ClaimNew:
+		p.Ledger.Release(asked.Claim)
+		fallthrough
+	case err != nil:
+		return Claim{}, false, fmt.Errorf("claim: %w", err)
+	case asked.Err == nil && asked.Status != ClaimHeld:
+		return asked.Claim, asked.Status == ClaimNew, nil
+	}
+	if err := p.waitToClaim(ctx, 0, until, asked.Err); err != nil {
+		return Claim{}, false, err
+	}
+	c, err = p.claim(ctx, key, fp, until)
+	return c, false, err
+}
+
 // claim asks the ledger until it gives a definite answer. Nothing is forwarded
 // unchecked: while the store does not answer, or another replica holds the
-// message, the delivery waits, and goes back when ctx or its hold ends. After
-// ClaimNew the message is in the window's stock, until unclaim.
-func (p *Processor) claim(ctx context.Context, key Key, fp Fingerprint, until time.Time, urgent bool) (Claim, error) {
+// message, the delivery waits, and goes back when ctx or its hold ends.
+func (p *Processor) claim(ctx context.Context, key Key, fp Fingerprint, until time.Time) (Claim, error) {
 	for tries := 0; ; tries++ {
-		if err := p.Window.reserve(ctx, until, urgent || tries > 0); err != nil {
-			return Claim{}, fmt.Errorf("claim: %w", err)
-		}
 		c, err := p.Ledger.Claim(ctx, key, fp)
-		if err == nil && c.Status == ClaimNew {
-			return c, nil
-		}
-		p.Window.unclaim()
 		if err == nil && c.Status != ClaimHeld {
 			return c, nil
 		}
-		if err == nil {
-			err = errHeldElsewhere
-		}
-		if ctx.Err() != nil {
-			return Claim{}, fmt.Errorf("claim: %w", err)
-		}
-		wait := jitter(backoff(storeBackoff, storeBackoffMax, tries))
-		if time.Now().Add(wait).After(until) || !sleep(ctx, wait) {
-			return Claim{}, fmt.Errorf("claim: %w", err)
+		if err := p.waitToClaim(ctx, tries, until, err); err != nil {
+			return Claim{}, err
 		}
 	}
+}
+
+// waitToClaim waits after a claim without a definite answer, whose error is err, or
+// nil where another replica holds the message.
+func (p *Processor) waitToClaim(ctx context.Context, tries int, until time.Time, err error) error {
+	if err == nil {
+		err = errHeldElsewhere
+	}
+	wait := jitter(backoff(storeBackoff, storeBackoffMax, tries))
+	if ctx.Err() != nil || time.Now().Add(wait).After(until) || !sleep(ctx, wait) {
+		return fmt.Errorf("claim: %w", err)
+	}
+	return nil
 }
 
 var errHeldElsewhere = errors.New("another replica is processing the message")

@@ -44,6 +44,12 @@ func (m *memory) Claim(_ context.Context, k Key, fp Fingerprint) (Claim, error) 
 	return c, nil
 }
 
+func (m *memory) ClaimAll(claims []*Claiming) {
+	for _, c := range claims {
+		c.Claim, c.Err = m.Claim(context.Background(), c.Key, c.Fingerprint)
+	}
+}
+
 func (m *memory) Record(_ context.Context, c Claim) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,6 +29,14 @@ type Claim struct {
 	Age        time.Duration
 }
 
+// Claiming is one of several claims that are made together.
+type Claiming struct {
+	// Claim has Key and Fingerprint before, and the answer after.
+	Claim
+	// Err, where set after, says that the answer is not known; as that of Claim.
+	Err error
+}
+
 // ErrNoEvidence is returned by Record in shared mode: the handler answered 2xx
 // but its row is not in the shared table.
 var ErrNoEvidence = errors.New("the handler answered 2xx but its inbox row is not there")
@@ -44,6 +52,9 @@ type Ledger interface {
 	// value holds already is renewed, not refused. ctx bounds the waiting, not
 	// a statement that has begun.
 	Claim(ctx context.Context, key Key, fp Fingerprint) (Claim, error)
+	// ClaimAll makes several claims with the cost of little more than one. It does
+	// not keep the slice.
+	ClaimAll(claims []*Claiming)
 	// Record makes "processed" durable and gives the lease up. It is called
 	// only after a 2xx for c.Key; recording what is recorded is no error. When
 	// it returns nil the record survives a crash of this process and of the

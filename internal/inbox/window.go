@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -18,14 +19,15 @@ import (
 // Everybody is served in the order of their coming. Safe for concurrent use.
 type Window struct {
 	places int
-	low    int // claimed messages that must be waiting, or more are claimed
-	group  int // claims let go together
+	low    int // while so many claimed messages wait, no more are claimed
+	group  int // most that are claimed together
 
 	mu       sync.Mutex
 	taken    int
 	entering queue
 	stock    int // claimed or being claimed, and not in the window yet
 	claiming queue
+	asking   bool // a group is being claimed, or its leader is on the way
 	spare    []*waiter
 
 	expiry    *time.Timer // one for everybody in line: their holds end in about their order
@@ -40,48 +42,36 @@ func NewWindow(places int) *Window {
 // Places returns how many requests the window has room for.
 func (w *Window) Places() int { return w.places }
 
-// reserve waits until it is time to claim, until ctx ends or the time is over.
-// An urgent claim waits for nothing: its message has waited for something else
-// already, and those behind it may have been acked but for it. After nil, unclaim
-// must follow.
-func (w *Window) reserve(ctx context.Context, until time.Time, urgent bool) error {
+// admit claims c by way of claimAll, together with what else waits for it, and
+// takes one place for it where it is new. It waits for both until ctx ends or the
+// time is over; the error is about that wait alone, and c may have been claimed
+// then. A group is claimed on the goroutine of one of its callers.
+func (w *Window) admit(ctx context.Context, c *Claiming, until time.Time, claimAll func([]*Claiming)) error {
 	w.mu.Lock()
-	if urgent || len(w.claiming.line) == 0 && w.stock < w.low {
-		w.stock++
-		w.mu.Unlock()
-		return nil
-	}
-	return w.wait(ctx, &w.claiming, 1, until, w.unclaimed)
-}
-
-// unclaim ends what reserve began: no request follows, or it has its place.
-func (w *Window) unclaim() {
-	w.mu.Lock()
-	w.unclaimed(1)
+	p := w.waiter()
+	p.n, p.until, p.claim = 1, until, c
+	w.claiming.line = append(w.claiming.line, p)
+	w.watch(until)
+	w.askNext()
+	err := w.wait(ctx, p, claimAll)
 	w.mu.Unlock()
-}
-
-func (w *Window) unclaimed(n int) {
-	w.stock -= n
-	if w.stock >= w.low {
-		return
-	}
-	for range min(w.group, len(w.claiming.line)) {
-		w.stock++
-		w.claiming.next()
-	}
+	return err
 }
 
 // enter takes n places, all or none, until ctx ends or the time is over. The
 // places are to be given back with leave.
 func (w *Window) enter(ctx context.Context, n int, until time.Time) error {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if len(w.entering.line) == 0 && w.taken+n <= w.places {
 		w.taken += n
-		w.mu.Unlock()
 		return nil
 	}
-	return w.wait(ctx, &w.entering, n, until, w.left)
+	p := w.waiter()
+	p.n, p.until = n, until
+	w.entering.line = append(w.entering.line, p)
+	w.watch(until)
+	return w.wait(ctx, p, nil)
 }
 
 func (w *Window) leave(n int) {
@@ -90,38 +80,125 @@ func (w *Window) leave(n int) {
 	w.mu.Unlock()
 }
 
+// left gives n places to those in line.
 func (w *Window) left(n int) {
 	w.taken -= n
 	for len(w.entering.line) > 0 && w.taken+w.entering.line[0].n <= w.places {
-		w.taken += w.entering.line[0].n
-		w.entering.next()
+		p := w.entering.next()
+		w.taken += p.n
+		w.decide(p, nil)
+	}
+	w.askNext()
+}
+
+// decide ends the wait of p.
+func (w *Window) decide(p *waiter, err error) {
+	if p.stocked {
+		p.stocked = false
+		w.stock--
+	}
+	p.done, p.err = true, err
+	p.poke()
+}
+
+// askNext makes the first in line claim a group where it is time for that. A group
+// of few is not worth it as long as others wait for the window.
+func (w *Window) askNext() {
+	waiting := len(w.claiming.line)
+	switch {
+	case w.asking || waiting == 0:
+	case w.stock < (w.low+1)/2, w.stock < w.low && waiting >= w.low/2:
+		w.asking = true
+		p := w.claiming.line[0]
+		p.leads = true
+		p.poke()
 	}
 }
 
-// wait stands in line. The mutex is held, and given up. undo gives back what was
-// granted at the moment of giving up.
-func (w *Window) wait(ctx context.Context, q *queue, n int, until time.Time, undo func(n int)) error {
-	p := w.waiter()
-	p.n, p.until = n, until
-	q.line = append(q.line, p)
-	w.watch(until)
-	w.mu.Unlock()
-	var err error
-	select {
-	case err = <-p.ready:
-		w.mu.Lock()
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-		w.mu.Lock()
-		if q.remove(p) {
-			w.left(0) // it may have kept smaller ones waiting
-		} else if <-p.ready == nil { // granted at the same moment
-			undo(n)
+// wait waits until p has been decided on, and does its duty as a leader. The mutex
+// is held, and given up meanwhile.
+func (w *Window) wait(ctx context.Context, p *waiter, claimAll func([]*Claiming)) error {
+	ended := ctx.Done()
+	for !p.done {
+		if p.leads {
+			p.leads = false
+			w.ask(claimAll)
+			continue
+		}
+		w.mu.Unlock()
+		select {
+		case <-p.wake:
+			w.mu.Lock()
+		case <-ended:
+			w.mu.Lock()
+			w.abandon(p, context.Cause(ctx))
+			ended = nil
 		}
 	}
-	w.spare = append(w.spare, p)
-	w.mu.Unlock()
+	err := p.err
+	w.recycle(p)
 	return err
+}
+
+// ask claims a group. The mutex is held, and given up meanwhile.
+func (w *Window) ask(claimAll func([]*Claiming)) {
+	// Those that could come in at this moment, and only lack a processor, do so
+	// first.
+	w.mu.Unlock()
+	runtime.Gosched()
+	w.mu.Lock()
+	n := min(w.group, len(w.claiming.line))
+	group := slices.Clone(w.claiming.line[:n])
+	w.claiming.drop(n)
+	claims := make([]*Claiming, n)
+	for i, p := range group {
+		p.stocked = true
+		claims[i] = p.claim
+	}
+	w.stock += n
+	w.mu.Unlock()
+	if n > 0 {
+		claimAll(claims)
+	}
+	w.mu.Lock()
+	w.asking = false
+	for _, p := range group {
+		switch {
+		case p.claim.Err != nil || p.claim.Status != ClaimNew:
+			w.decide(p, nil)
+		case p.gone != nil:
+			w.decide(p, p.gone)
+		case len(w.entering.line) == 0 && w.taken+p.n <= w.places:
+			w.taken += p.n
+			w.decide(p, nil)
+		default:
+			w.entering.line = append(w.entering.line, p)
+		}
+	}
+	w.askNext()
+}
+
+// abandon ends the wait of p with err as soon as that can be. What it was granted
+// at the same moment, it gives back.
+func (w *Window) abandon(p *waiter, err error) {
+	switch {
+	case p.done:
+		if p.err == nil && (p.claim == nil || p.claim.Status == ClaimNew && p.claim.Err == nil) {
+			p.err = err
+			w.left(p.n)
+		}
+	case w.entering.remove(p):
+		w.decide(p, err)
+		w.left(0) // it may have kept smaller ones waiting
+	case w.claiming.remove(p):
+		w.decide(p, err)
+		if p.leads {
+			p.leads, w.asking = false, false
+			w.askNext()
+		}
+	default: // with the ledger
+		p.gone = err
+	}
 }
 
 // watch makes sure that somebody whose time is over at until does not wait longer.
@@ -144,48 +221,72 @@ func (w *Window) expire() {
 	w.expiresAt = time.Time{}
 	now := time.Now()
 	for _, q := range []*queue{&w.entering, &w.claiming} {
-		q.line = slices.DeleteFunc(q.line, func(p *waiter) bool {
-			over := !now.Before(p.until)
-			if over {
-				p.ready <- context.DeadlineExceeded
+		for _, p := range slices.Clone(q.line) {
+			if now.Before(p.until) {
+				w.watch(p.until)
+			} else {
+				w.abandon(p, context.DeadlineExceeded)
 			}
-			return over
-		})
-		for _, p := range q.line {
-			w.watch(p.until)
 		}
 	}
-	w.left(0)
+}
+
+// waiter is somebody in line. Its fields but wake are guarded by the window's
+// mutex.
+type waiter struct {
+	n       int
+	until   time.Time
+	claim   *Claiming // nil where nothing is to be claimed
+	stocked bool      // counted in the stock
+	leads   bool      // claims the next group
+	gone    error     // why it waits no longer, while the ledger has its claim
+	done    bool
+	err     error
+	wake    chan struct{} // buffered: poking never blocks
+}
+
+func (p *waiter) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
 }
 
 func (w *Window) waiter() *waiter {
 	n := len(w.spare) - 1
 	if n < 0 {
-		return &waiter{ready: make(chan error, 1)}
+		return &waiter{wake: make(chan struct{}, 1)}
 	}
 	p := w.spare[n]
 	w.spare = w.spare[:n]
 	return p
 }
 
-// waiter is somebody in line. ready is buffered: granting never blocks.
-type waiter struct {
-	n     int
-	until time.Time
-	ready chan error
+func (w *Window) recycle(p *waiter) {
+	select {
+	case <-p.wake:
+	default:
+	}
+	*p = waiter{wake: p.wake}
+	w.spare = append(w.spare, p)
 }
 
 // queue is a line, the first at the front.
 type queue struct{ line []*waiter }
 
-// next lets the first go.
-func (q *queue) next() {
+// next takes the first out.
+func (q *queue) next() *waiter {
 	p := q.line[0]
-	q.line[0] = nil
-	if q.line = q.line[1:]; len(q.line) == 0 {
+	q.drop(1)
+	return p
+}
+
+// drop takes the first n out.
+func (q *queue) drop(n int) {
+	clear(q.line[:n])
+	if q.line = q.line[n:]; len(q.line) == 0 {
 		q.line = nil
 	}
-	p.ready <- nil
 }
 
 func (q *queue) remove(p *waiter) bool {

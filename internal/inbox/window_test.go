@@ -11,45 +11,126 @@ import (
 
 func far() time.Time { return time.Now().Add(time.Hour) }
 
+// ledgerOf answers every claim with status and notes how many there were at a time.
+func ledgerOf(status ClaimStatus, sizes *[]int) func([]*Claiming) {
+	return func(claims []*Claiming) {
+		*sizes = append(*sizes, len(claims))
+		for _, c := range claims {
+			c.Status = status
+		}
+	}
+}
+
+func sum(sizes []int) (n int) {
+	for _, size := range sizes {
+		n += size
+	}
+	return n
+}
+
 // Claims go in groups while enough claimed messages wait, and at once where none
 // do.
 func TestClaimsGoInGroupsBehindAStock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWindow(4)
-		claimed := 0
+		var sizes []int
+		entered := 0
 		for range 100 {
 			go func() {
-				if err := w.reserve(t.Context(), far(), false); err != nil {
+				if err := w.admit(t.Context(), new(Claiming), far(), ledgerOf(ClaimNew, &sizes)); err != nil {
 					t.Error(err)
 				}
-				claimed++
-				if err := w.enter(t.Context(), 1, far()); err != nil {
-					t.Error(err)
-				}
-				w.unclaim()
+				entered++
 			}()
 			synctest.Wait()
 		}
-		// Four are in the window, four wait for it, the others have not begun.
-		if claimed != 8 {
-			t.Errorf("got %d claims, want 8: the places and as many in stock", claimed)
+		// Four are in the window. Two wait for it one by one, then two together
+		// make the stock full, and the others have not begun.
+		if got := sum(sizes); entered != 4 || got != 8 {
+			t.Errorf("got %d in the window after %d claims, want 4 after 8: the places and as many in stock", entered, got)
 		}
-		if err := w.reserve(t.Context(), far(), true); err != nil {
-			t.Errorf("an urgent claim: got %v, want it to go at once", err)
-		}
-		w.unclaim()
-		before := claimed
 		w.leave(1) // one of the stock enters
 		synctest.Wait()
-		if got := claimed - before; got != w.group {
-			t.Errorf("got %d claims let go together, want %d", got, w.group)
+		if got := sizes[len(sizes)-1]; entered != 5 || got != w.group {
+			t.Errorf("got %d in the window and %d claimed together, want 5 and %d", entered, got, w.group)
 		}
 		for range 99 {
 			w.leave(1)
 			synctest.Wait()
 		}
-		if claimed != 100 || w.stock != 0 || w.taken != 0 {
-			t.Errorf("got %d claims, stock %d, %d places taken; want 100, 0, 0", claimed, w.stock, w.taken)
+		if got := sum(sizes); got != 100 || entered != 100 || w.stock != 0 || w.taken != 0 {
+			t.Errorf("got %d claims, %d entered, stock %d, %d places taken; want 100, 100, 0, 0", got, entered, w.stock, w.taken)
+		}
+	})
+}
+
+// What is not new needs no place and waits for none.
+func TestDuplicatesPassTheWindowBy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWindow(1)
+		if err := w.enter(t.Context(), 1, far()); err != nil {
+			t.Fatal(err)
+		}
+		var sizes []int
+		for _, status := range []ClaimStatus{ClaimRecorded, ClaimMismatch, ClaimHeld} {
+			c := new(Claiming)
+			if err := w.admit(t.Context(), c, far(), ledgerOf(status, &sizes)); err != nil || c.Status != status {
+				t.Errorf("got status %d, %v, want %d", c.Status, err, status)
+			}
+		}
+		c := new(Claiming)
+		away := errors.New("away")
+		err := w.admit(t.Context(), c, far(), func(claims []*Claiming) { claims[0].Err = away })
+		if err != nil || !errors.Is(c.Err, away) {
+			t.Errorf("with the store away: got %v, %v, want %v for the claim", err, c.Err, away)
+		}
+		if w.stock != 0 || w.taken != 1 {
+			t.Errorf("got stock %d, %d places taken, want 0, 1", w.stock, w.taken)
+		}
+	})
+}
+
+// Wherever a message waits for its place when its session is lost, it waits no
+// longer than the ledger does, and holds nobody up.
+func TestWaitingToBeAdmittedEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWindow(2)
+		lost := errors.New("session lost")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var wg sync.WaitGroup
+		admit := func(ctx context.Context, c *Claiming, until time.Time, took time.Duration, want error) {
+			wg.Go(func() {
+				err := w.admit(ctx, c, until, func(claims []*Claiming) {
+					time.Sleep(took)
+					for _, c := range claims {
+						c.Status = ClaimNew
+					}
+				})
+				if !errors.Is(err, want) {
+					t.Errorf("got %v, want %v", err, want)
+				}
+			})
+			synctest.Wait()
+		}
+		if err := w.enter(t.Context(), 2, far()); err != nil {
+			t.Fatal(err)
+		}
+		claimed, asking := new(Claiming), new(Claiming)
+		behind := &Claiming{Claim: Claim{Status: ClaimHeld}}
+		admit(ctx, claimed, far(), 0, lost)          // waits for a place
+		admit(ctx, asking, far(), time.Minute, lost) // leads a group, at the ledger
+		admit(ctx, behind, far(), time.Minute, lost) // waits to be claimed
+		admit(t.Context(), new(Claiming), time.Now().Add(time.Second), 0, context.DeadlineExceeded)
+		admit(t.Context(), new(Claiming), far(), 0, nil)
+		cancel(lost)
+		time.Sleep(2 * time.Minute)
+		w.leave(2)
+		wg.Wait()
+		if claimed.Status != ClaimNew || asking.Status != ClaimNew || behind.Status != ClaimHeld {
+			t.Errorf("got claims %v, %v, %v, want the first two made, for the caller to give up", claimed, asking, behind)
+		}
+		if w.taken != 1 || w.stock != 0 || w.asking || len(w.entering.line)+len(w.claiming.line) != 0 {
+			t.Errorf("got %d places taken, stock %d, asking %v; want 1, 0, false", w.taken, w.stock, w.asking)
 		}
 	})
 }
@@ -128,20 +209,32 @@ func TestNoPlaceIsLost(t *testing.T) {
 				if (n+i)%3 == 0 {
 					go cancel()
 				}
-				if w.reserve(ctx, far(), n%7 == 0) == nil {
-					places := 1 + 2*(i%2)
-					err := w.enter(ctx, places, far())
-					w.unclaim()
-					if err == nil {
-						w.leave(places)
+				places := 1
+				var err error
+				if n%7 == 0 {
+					places = 1 + 2*(i%2)
+					err = w.enter(ctx, places, far())
+				} else {
+					c := new(Claiming)
+					status := ClaimStatus(i % 5 % 2) // new, or recorded
+					err = w.admit(ctx, c, far(), func(claims []*Claiming) {
+						for _, c := range claims {
+							c.Status = status
+						}
+					})
+					if c.Status != ClaimNew {
+						places = 0
 					}
+				}
+				if err == nil {
+					w.leave(places)
 				}
 				cancel()
 			}
 		})
 	}
 	wg.Wait()
-	if w.taken != 0 || w.stock != 0 || len(w.entering.line)+len(w.claiming.line) != 0 {
+	if w.taken != 0 || w.stock != 0 || w.asking || len(w.entering.line)+len(w.claiming.line) != 0 {
 		t.Errorf("got %d places taken, stock %d, %d in line; want none", w.taken, w.stock, len(w.entering.line)+len(w.claiming.line))
 	}
 }
@@ -152,10 +245,10 @@ func BenchmarkWindow(b *testing.B) {
 	b.SetParallelism(512)
 	b.RunParallel(func(pb *testing.PB) {
 		ctx, until := context.Background(), far()
+		none := func([]*Claiming) {}
+		c := new(Claiming)
 		for pb.Next() {
-			_ = w.reserve(ctx, until, false)
-			_ = w.enter(ctx, 1, until)
-			w.unclaim()
+			_ = w.admit(ctx, c, until, none)
 			w.leave(1)
 		}
 	})

@@ -45,10 +45,11 @@ type Batcher[T any] struct {
 	batches sync.Pool
 }
 
-// call is one item in line. Its fields but wake are guarded by the batcher's
-// mutex until wake delivers.
+// call is one item in line, or several that go together. Its fields but wake are
+// guarded by the batcher's mutex until wake delivers.
 type call[T any] struct {
 	item  T
+	rest  []T
 	err   error
 	wake  chan duty // buffered: waking never blocks the one who flushes
 	async bool      // nobody waits
@@ -92,7 +93,19 @@ func New[T any](limit, flushers int, flush func(items []T) error) *Batcher[T] {
 
 // Do hands item to a flush and returns that flush's error. ctx bounds only the
 // wait in line: once a flush has taken the item, Do waits for its end.
-func (b *Batcher[T]) Do(ctx context.Context, item T) error {
+func (b *Batcher[T]) Do(ctx context.Context, item T) error { return b.do(ctx, item, nil) }
+
+// DoAll is Do for several items that go in one flush. They count as one caller,
+// since who brings its own company need not wait for any. Above the batcher's
+// limit they go all the same; none do nothing. The slice is not kept.
+func (b *Batcher[T]) DoAll(ctx context.Context, items []T) error {
+	if len(items) == 0 {
+		return nil
+	}
+	return b.do(ctx, items[0], items[1:])
+}
+
+func (b *Batcher[T]) do(ctx context.Context, item T, rest []T) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -103,9 +116,10 @@ func (b *Batcher[T]) Do(ctx context.Context, item T) error {
 	}
 	if b.active < b.flushers && !b.gathers {
 		b.active++
-		return b.lead(item)
+		return b.lead(item, rest)
 	}
 	c := b.enqueue(item)
+	c.rest = rest
 	b.mu.Unlock()
 	return b.wait(ctx, c)
 }
@@ -151,8 +165,8 @@ func (b *Batcher[T]) enqueue(item T) *call[T] {
 	return c
 }
 
-// lead flushes item and what is in line. The mutex is held, and given up.
-func (b *Batcher[T]) lead(item T) error {
+// lead flushes item with rest, and what is in line. The mutex is held, and given up.
+func (b *Batcher[T]) lead(item T, rest []T) error {
 	// Callers that could come in at this moment, and only lack a processor, do so
 	// first: a flush that does not block would keep it from them.
 	b.mu.Unlock()
@@ -161,7 +175,7 @@ func (b *Batcher[T]) lead(item T) error {
 	if wait := pace - time.Since(b.started); len(b.line)+1 < b.want && wait > 0 && !b.gathers {
 		b.gather(wait)
 	}
-	l := b.batch(item)
+	l := b.batch(item, rest)
 	b.spread()
 	b.mu.Unlock()
 	return b.run(l)
@@ -169,7 +183,7 @@ func (b *Batcher[T]) lead(item T) error {
 
 func (b *Batcher[T]) leadAlone(item T) {
 	b.mu.Lock()
-	_ = b.lead(item)
+	_ = b.lead(item, nil)
 }
 
 // gather waits for company. Where less comes than was wanted, less will be
@@ -213,7 +227,7 @@ func (b *Batcher[T]) wait(ctx context.Context, c *call[T]) error {
 	err := c.err
 	if d == lead {
 		b.mu.Lock()
-		err = b.lead(c.item)
+		err = b.lead(c.item, c.rest)
 	}
 	b.put(c)
 	return err
@@ -231,13 +245,14 @@ func (b *Batcher[T]) leave(c *call[T]) bool {
 	return true
 }
 
-// batch starts a batch with first and fills it from the line.
-func (b *Batcher[T]) batch(first T) *load[T] {
+// batch starts a batch with first and rest and fills it from the line.
+func (b *Batcher[T]) batch(first T, rest []T) *load[T] {
 	l := b.batches.Get().(*load[T])
-	l.items = append(l.items, first)
-	n := min(len(b.line), b.limit-1)
-	for _, c := range b.line[:n] {
-		l.items = append(l.items, c.item)
+	l.items = append(append(l.items, first), rest...)
+	n := 0
+	for ; n < len(b.line) && len(l.items)+1+len(b.line[n].rest) <= b.limit; n++ {
+		c := b.line[n]
+		l.items = append(append(l.items, c.item), c.rest...)
 		l.calls = append(l.calls, c)
 	}
 	b.line = slices.Delete(b.line, 0, n)
@@ -250,7 +265,7 @@ func (b *Batcher[T]) run(l *load[T]) error {
 	err := b.flush(l.items)
 	// First the duty, then the answers: the next flush need not wait until
 	// everybody is awake.
-	b.pass(len(l.items))
+	b.pass(1 + len(l.calls))
 	for _, c := range l.calls {
 		if c.async {
 			b.put(c)
@@ -298,6 +313,6 @@ func (b *Batcher[T]) call() {
 
 func (b *Batcher[T]) put(c *call[T]) {
 	var none T
-	c.item, c.err, c.async = none, nil, false
+	c.item, c.rest, c.err, c.async = none, nil, nil, false
 	b.calls.Put(c)
 }

@@ -36,6 +36,40 @@ func (r *recorder) flush(items []*item) error {
 	return r.err
 }
 
+// Who brings several items waits once, and they go together.
+func TestItemsOfOneCallGoInOneFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{err: errors.New("no")}
+		b := New(4, 1, r.flush)
+		var wg sync.WaitGroup
+		for _, size := range []int{1, 2, 3, 6, 0} {
+			items := make([]*item, size)
+			for i := range items {
+				items[i] = &item{n: size}
+			}
+			wg.Go(func() {
+				err := b.DoAll(t.Context(), items)
+				if size > 0 && !errors.Is(err, r.err) || size == 0 && err != nil {
+					t.Errorf("DoAll of %d: got %v, want the flush's error", size, err)
+				}
+				for _, it := range items {
+					if !it.done {
+						t.Errorf("DoAll of %d: an item was not flushed", size)
+					}
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		b.Close()
+		// Two would fit beside the first of the line, three do not; six are above
+		// the limit and go all the same.
+		if want := []int{1, 2, 3, 6}; !slices.Equal(r.sizes, want) {
+			t.Errorf("batches: got %v, want %v", r.sizes, want)
+		}
+	})
+}
+
 func TestIdleBatcherFlushesAtOnceAndBusyOneCollects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}

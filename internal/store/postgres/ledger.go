@@ -91,6 +91,37 @@ func (s *Store) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint) 
 	return c.answer, nil
 }
 
+// ClaimAll implements inbox.Ledger.
+func (s *Store) ClaimAll(claims []*inbox.Claiming) {
+	items := make([]*claim, 0, len(claims))
+	for _, c := range claims {
+		if c.Err = nil; c.Key.ID == "" {
+			c.Err = errNoID
+			continue
+		}
+		item := claimPool.Get().(*claim)
+		*item = claim{key: c.Key, fp: c.Fingerprint}
+		items = append(items, item)
+	}
+	err := s.claims.DoAll(context.Background(), items)
+	for _, c := range claims {
+		if c.Err != nil {
+			continue
+		}
+		item := items[0]
+		items = items[1:]
+		switch {
+		case err != nil:
+			c.Err = fmt.Errorf("claim: %w", err)
+		case item.err != nil:
+			c.Err = fmt.Errorf("claim: %w", item.err)
+		default:
+			c.Claim = item.answer
+		}
+		claimPool.Put(item)
+	}
+}
+
 // Release gives the claim up. It goes with the next claims, in their order.
 func (s *Store) Release(c inbox.Claim) {
 	if s.leases() && s.hand.drop(c.Key) {

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"slices"
 
 	"github.com/inboxd/inboxd/internal/inbox"
 )
@@ -30,6 +31,23 @@ func (l *leased) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint)
 		l.leases.Release(lease)
 	}
 	return c, err
+}
+
+// ClaimAll implements inbox.Ledger.
+func (l *leased) ClaimAll(claims []*inbox.Claiming) {
+	l.leases.ClaimAll(claims)
+	leased := slices.DeleteFunc(slices.Clone(claims), func(c *inbox.Claiming) bool {
+		return c.Err != nil || c.Status != inbox.ClaimNew
+	})
+	if len(leased) == 0 {
+		return
+	}
+	l.evidence.ClaimAll(leased)
+	for _, c := range leased {
+		if c.Err != nil || c.Status != inbox.ClaimNew {
+			l.leases.Release(c.Claim)
+		}
+	}
 }
 
 // Record looks for the evidence and gives the lease up; the row is the only

@@ -108,14 +108,33 @@ func (l *Ledger) Close() error {
 func (l *Ledger) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint) (inbox.Claim, error) {
 	c := inbox.Claim{Key: key, Fingerprint: fp}
 	r, found, err := l.lookUp(ctx, key, opClaim)
-	if err != nil || !found {
-		return c, err
+	if err == nil && found {
+		r.answer(&c)
 	}
+	return c, err
+}
+
+// ClaimAll implements inbox.Ledger.
+func (l *Ledger) ClaimAll(claims []*inbox.Claiming) {
+	looks := make([]*look, len(claims))
+	for i, c := range claims {
+		looks[i] = &look{key: c.Key}
+	}
+	err := l.lookUpAll(context.Background(), looks, opClaim)
+	for i, c := range claims {
+		c.Status, c.Err = inbox.ClaimNew, err
+		if err == nil && looks[i].found {
+			looks[i].row.answer(&c.Claim)
+		}
+	}
+}
+
+// answer tells that the row of c is there.
+func (r *record) answer(c *inbox.Claim) {
 	c.Status, c.RecordedAt, c.Age = inbox.ClaimRecorded, r.RecordedAt, r.age
-	if !r.Fingerprint.Matches(fp) {
+	if !r.Fingerprint.Matches(c.Fingerprint) {
 		c.Status = inbox.ClaimMismatch
 	}
-	return c, nil
 }
 
 // Record looks for the evidence that the handler, which answered 2xx, must have

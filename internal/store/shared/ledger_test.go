@@ -443,6 +443,12 @@ func (m *leases) Claim(_ context.Context, key inbox.Key, fp inbox.Fingerprint) (
 	return c, nil
 }
 
+func (m *leases) ClaimAll(claims []*inbox.Claiming) {
+	for _, c := range claims {
+		c.Claim, c.Err = m.Claim(context.Background(), c.Key, c.Fingerprint)
+	}
+}
+
 func (m *leases) Record(context.Context, inbox.Claim) error {
 	panic("the row in the shared table is the only record")
 }

@@ -28,17 +28,23 @@ type record struct {
 // lookUp joins the next statement. The statement begins after the call, so that
 // what was committed before the call is seen.
 func (l *Ledger) lookUp(ctx context.Context, key inbox.Key, op operation) (record, bool, error) {
+	k := &look{key: key}
+	err := l.lookUpAll(ctx, []*look{k}, op)
+	return k.row, k.found, err
+}
+
+// lookUpAll is lookUp for several keys, which go together.
+func (l *Ledger) lookUpAll(ctx context.Context, looks []*look, op operation) error {
 	if err := l.refused.Load(); err != nil {
-		return record{}, false, err
+		return err
 	}
 	start := time.Now()
-	k := &look{key: key}
-	err := l.looks.Do(ctx, k)
+	err := l.looks.DoAll(ctx, looks)
 	l.metrics.done(op, start, err)
 	if err != nil {
-		return record{}, false, fmt.Errorf("looking up in the shared inbox: %w", err)
+		return fmt.Errorf("looking up in the shared inbox: %w", err)
 	}
-	return k.row, k.found, nil
+	return nil
 }
 
 func (l *Ledger) flush(looks []*look) error {

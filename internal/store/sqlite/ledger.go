@@ -64,6 +64,34 @@ func (s *Store) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint) 
 	return c.answer, nil
 }
 
+// ClaimAll implements inbox.Ledger.
+func (s *Store) ClaimAll(claims []*inbox.Claiming) {
+	items := make([]*claim, 0, len(claims))
+	for _, c := range claims {
+		if c.Err = nil; c.Key.ID == "" {
+			c.Err = errNoID
+			continue
+		}
+		item := claimPool.Get().(*claim)
+		*item = claim{key: c.Key, fp: c.Fingerprint}
+		items = append(items, item)
+	}
+	err := s.claims.DoAll(context.Background(), items)
+	for _, c := range claims {
+		if c.Err != nil {
+			continue
+		}
+		item := items[0]
+		items = items[1:]
+		if err != nil {
+			c.Err = fmt.Errorf("claim: %w", err)
+		} else {
+			c.Claim = item.answer
+		}
+		claimPool.Put(item)
+	}
+}
+
 // Record makes "processed" durable.
 func (s *Store) Record(ctx context.Context, c inbox.Claim) error {
 	if c.Key.ID == "" {

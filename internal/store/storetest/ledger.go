@@ -200,6 +200,46 @@ func testContext(t *testing.T, p Place) {
 	record(t, s, claim(t, s, key("after"), fingerprint(1)))
 }
 
+func testClaimAll(t *testing.T, p Place) {
+	s := p.Open(t, Options{})
+	for _, id := range []string{"recorded", "other-body"} {
+		record(t, s, claim(t, s, key(id), fingerprint(1)))
+	}
+	fps := map[string]byte{"other-body": 2}
+	want := map[string]inbox.ClaimStatus{"recorded": inbox.ClaimRecorded, "other-body": inbox.ClaimMismatch}
+	var claims []*inbox.Claiming
+	add := func(k inbox.Key, fp byte) {
+		claims = append(claims, &inbox.Claiming{Claim: inbox.Claim{Key: k, Fingerprint: fingerprint(fp), Status: inbox.ClaimHeld}})
+	}
+	for _, id := range []string{"z", "recorded", "new", "other-body", "new", "a"} {
+		add(key(id), max(1, fps[id]))
+	}
+	add(key(""), 1) // has no place in the ledger, and does no harm to the others
+	add(inbox.Key{Consumer: "another", ID: "recorded"}, 1)
+	for range 2000 { // more than a statement may carry
+		add(key(fmt.Sprintf("m%d", len(claims))), 1)
+	}
+	s.ClaimAll(claims)
+	for _, c := range claims {
+		k := c.Key
+		switch {
+		case k.ID == "":
+			if c.Err == nil {
+				t.Error("a claim without an ID: got no error")
+			}
+		case c.Err != nil:
+			t.Errorf("%v: %v", k, c.Err)
+		case k.Consumer != Consumer && c.Status != inbox.ClaimNew, k.Consumer == Consumer && c.Status != want[string(k.ID)]:
+			t.Errorf("%v: got %s, want %s", k, status(c.Status), status(want[string(k.ID)]))
+		case c.Fingerprint != fingerprint(max(1, fps[string(k.ID)])):
+			t.Errorf("%v: the answer is of another delivery", k)
+		}
+	}
+	record(t, s, claims[0].Claim)
+	wantStatus(t, s, key("z"), fingerprint(1), inbox.ClaimRecorded)
+	s.ClaimAll(nil)
+}
+
 func testRetention(t *testing.T, p Place) {
 	const retention = 10 * time.Hour
 	s := p.Open(t, Options{Retention: retention})

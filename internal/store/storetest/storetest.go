@@ -44,6 +44,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Place) {
 		{"RecordsSurviveReopening", testReopen},
 		{"ConcurrentClaimsAndRecords", testConcurrent},
 		{"OneKeyFromManyCallersInOneBatch", testSameKey},
+		{"ClaimsTogetherAreAnsweredOneByOne", testClaimAll},
 		{"EndOfTheWaitIsNoAnswer", testContext},
 		{"RetentionKeepsWhatIsYounger", testRetention},
 		{"ReplicasLeaseKeys", testLeases},
