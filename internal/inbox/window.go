@@ -28,7 +28,10 @@ type Window struct {
 	stock    int // claimed or being claimed, and not in the window yet
 	claiming queue
 	asking   bool // a group is being claimed, or its leader is on the way
+	asked    []*waiter
 	spare    []*waiter
+
+	common context.Context // of nearly everybody in line; watched once for all of them
 
 	expiry    *time.Timer // one for everybody in line: their holds end in about their order
 	expiresAt time.Time
@@ -52,10 +55,39 @@ func (w *Window) admit(ctx context.Context, c *Claiming, until time.Time, claimA
 	p.n, p.until, p.claim = 1, until, c
 	w.claiming.line = append(w.claiming.line, p)
 	w.watch(until)
+	w.share(ctx, p)
 	w.askNext()
 	err := w.wait(ctx, p, claimAll)
 	w.mu.Unlock()
 	return err
+}
+
+// share makes ctx, as long as it lives, the common one where there is none, and
+// notes where it is that of p. A receive that need not look at ctx as well costs
+// a third.
+func (w *Window) share(ctx context.Context, p *waiter) {
+	if w.common == nil || w.common.Err() != nil {
+		w.common = ctx
+		context.AfterFunc(ctx, func() { w.ended(ctx) })
+	}
+	if ctx != w.common {
+		return
+	}
+	p.common = ctx
+	if ctx.Err() != nil {
+		w.abandon(p, context.Cause(ctx)) // ended may be over
+	}
+}
+
+// ended abandons everybody whose common context was ctx.
+func (w *Window) ended(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range slices.Concat(w.claiming.line, w.asked, w.entering.line) {
+		if p.common == ctx {
+			w.abandon(p, context.Cause(ctx))
+		}
+	}
 }
 
 // enter takes n places, all or none, until ctx ends or the time is over. The
@@ -126,6 +158,11 @@ func (w *Window) wait(ctx context.Context, p *waiter, claimAll func([]*Claiming)
 			continue
 		}
 		w.mu.Unlock()
+		if p.common != nil {
+			<-p.wake
+			w.mu.Lock()
+			continue
+		}
 		select {
 		case <-p.wake:
 			w.mu.Lock()
@@ -156,12 +193,13 @@ func (w *Window) ask(claimAll func([]*Claiming)) {
 		claims[i] = p.claim
 	}
 	w.stock += n
+	w.asked = group
 	w.mu.Unlock()
 	if n > 0 {
 		claimAll(claims)
 	}
 	w.mu.Lock()
-	w.asking = false
+	w.asking, w.asked = false, nil
 	for _, p := range group {
 		switch {
 		case p.claim.Err != nil || p.claim.Status != ClaimNew:
@@ -236,10 +274,11 @@ func (w *Window) expire() {
 type waiter struct {
 	n       int
 	until   time.Time
-	claim   *Claiming // nil where nothing is to be claimed
-	stocked bool      // counted in the stock
-	leads   bool      // claims the next group
-	gone    error     // why it waits no longer, while the ledger has its claim
+	claim   *Claiming       // nil where nothing is to be claimed
+	stocked bool            // counted in the stock
+	leads   bool            // claims the next group
+	common  context.Context // its context, where that is watched for it; nil where not
+	gone    error           // why it waits no longer, while the ledger has its claim
 	done    bool
 	err     error
 	wake    chan struct{} // buffered: poking never blocks

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -195,6 +196,41 @@ func TestWaitingForTheWindowEnds(t *testing.T) {
 			t.Errorf("afterwards: got %v with %d places taken, want one free place", err, w.taken)
 		}
 	})
+}
+
+// A session that is lost and followed by the next at once leaves nobody waiting,
+// whichever of the two is seen first.
+func TestALostSessionLeavesNobodyInLine(t *testing.T) {
+	t.Parallel()
+	for range 200 {
+		w := NewWindow(1)
+		if err := w.enter(t.Context(), 1, far()); err != nil {
+			t.Fatal(err)
+		}
+		var sizes []int
+		lost := errors.New("session lost")
+		first, cancel := context.WithCancelCause(t.Context())
+		gone := make(chan error)
+		go func() { gone <- w.admit(first, new(Claiming), far(), ledgerOf(ClaimNew, &sizes)) }()
+		for !w.inLine(1) {
+			runtime.Gosched()
+		}
+		w.mu.Lock()
+		cancel(lost)
+		second, stop := context.WithCancel(t.Context())
+		w.share(second, new(waiter))
+		w.mu.Unlock()
+		if err := <-gone; !errors.Is(err, lost) {
+			t.Fatalf("got %v, want %v", err, lost)
+		}
+		stop()
+	}
+}
+
+func (w *Window) inLine(n int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.entering.line) == n
 }
 
 // Every grant is either used or given back, whatever happens at the same moment.
