@@ -104,10 +104,14 @@ func (s *Store) TakeDue(ctx context.Context, consumer string, n int) (messages [
 	had := s.inHand.ids()
 	err = s.call(ctx, store.OpTake, s.desk, func(ctx context.Context, conn *pgx.Conn) error {
 		messages = nil
-		return s.inTx(ctx, conn, func(tx pgx.Tx) error {
-			rows, err := tx.Query(ctx, takeSQL, consumer, n, s.owner, had)
-			messages, err = collect(rows, err, true)
-			return err
+		// One round trip: an idle daemon does little else.
+		return s.send(ctx, conn, func(b *statements) {
+			b.last(func() {
+				b.Queue(takeSQL, consumer, n, s.owner, had).Query(func(rows pgx.Rows) (err error) {
+					messages, err = collect(rows, nil, true)
+					return err
+				})
+			})
 		})
 	})
 	if err != nil {

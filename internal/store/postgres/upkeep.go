@@ -62,11 +62,13 @@ func (s *Store) Run(ctx context.Context) error {
 }
 
 func (s *Store) keepLeases(ctx context.Context) {
-	start := time.Now()
-	err := s.beatAndStand(ctx)
-	s.metrics.Done(store.OpHeartbeat, start, err)
-	if err != nil {
-		return // counted; claims report an unreachable store themselves
+	if s.sinceBeat() >= s.opts.LeaseTime/4 { // whoever asks whether we are healthy has it beat too
+		start := time.Now()
+		err := s.beatAndStand(ctx)
+		s.metrics.Done(store.OpHeartbeat, start, err)
+		if err != nil {
+			return // counted; claims report an unreachable store themselves
+		}
 	}
 	s.releaseLeftovers()
 	if s.ended.Load() > vacuumAfter {
