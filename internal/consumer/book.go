@@ -12,6 +12,7 @@ import (
 type held struct {
 	inbox.Delivery
 	tag    uint64
+	size   int64 // of the body, as it counts in hand
 	result inbox.Result
 
 	prev, next *held
@@ -35,6 +36,14 @@ type book struct {
 	expired     bool // handlers still running are not waited for any more
 	dead        bool // the session is lost: nothing can be told any more
 
+	tag      uint64 // of the last delivery
+	prefetch int    // of the registration in force
+	base     uint64 // the last tag before it
+	out      int    // its deliveries that the broker was not told about
+	busy     bool   // they were half the prefetch since the last look at the load
+	total    int    // settled since then
+	frozen   bool   // nothing is told
+
 	fresh int           // acks since the last look
 	limit int           // as many of them are looked at at once
 	most  int           // as many acks in all are not kept back any longer
@@ -52,7 +61,44 @@ const ackWait = 2 * time.Millisecond
 const strayWait = 100 * time.Millisecond
 
 func newBook(prefetch int) *book {
-	return &book{limit: max(1, prefetch/4), most: max(1, prefetch/2), wait: ackWait, wake: make(chan struct{}, 1)}
+	b := &book{wait: ackWait, wake: make(chan struct{}, 1)}
+	b.setPrefetch(prefetch)
+	return b
+}
+
+// setPrefetch begins a new registration, whose deliveries come after the tag base.
+func (b *book) setPrefetch(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.prefetch, b.limit, b.most = n, max(1, n/4), max(1, n/2)
+	b.base, b.out = b.tag, 0
+	b.busy, b.total = false, 0
+}
+
+// freeze keeps everything from the broker until thaw. It reports whether the
+// prefetch is used up then, so that the broker has nothing on the way.
+func (b *book) freeze() (full bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.frozen = true
+	return b.out >= b.prefetch
+}
+
+// thaw ends freeze and hold.
+func (b *book) thaw() {
+	b.mu.Lock()
+	b.frozen, b.holding = false, false
+	b.mu.Unlock()
+	b.poke()
+}
+
+// load returns what happened since the last call.
+func (b *book) load() (open, settled int, busy bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	open, settled, busy = b.open, b.total, b.busy
+	b.total, b.busy = 0, 2*b.out >= b.prefetch
+	return open, settled, busy
 }
 
 // add takes a delivery in. Calls must come in the order of the tags, from one
@@ -68,6 +114,9 @@ func (b *book) add(h *held) {
 	}
 	b.last = h
 	b.open++
+	b.tag = h.tag
+	b.out++
+	b.busy = b.busy || 2*b.out >= b.prefetch
 }
 
 // settle closes h with r. It reports false where nothing will be told to the
@@ -79,6 +128,7 @@ func (b *book) settle(h *held, r inbox.Result) bool {
 		return false
 	}
 	h.settled, h.result = true, r
+	b.total++
 	b.unlink(h)
 	if b.dead {
 		return false
@@ -131,8 +181,8 @@ func (b *book) inHand() int {
 	return b.open
 }
 
-// hold keeps what is returned until finish: as long as the consumer is
-// registered, the broker would hand it straight back, and count that.
+// hold keeps what is returned until thaw or finish: as long as the consumer
+// is registered, the broker would hand it straight back, and count that.
 func (b *book) hold() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -182,6 +232,18 @@ type batch struct {
 	strays  []*held // settled above an open tag: acked one by one
 }
 
+// since returns how many there are with a tag after base.
+func (b *batch) since(base uint64) (n int) {
+	for _, list := range [][]*held{b.returns, b.covered, b.strays} {
+		for _, h := range list {
+			if h.tag > base {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 func (b *batch) empty() bool { return len(b.returns)+len(b.covered)+len(b.strays) == 0 }
 
 // take returns what is due at now. Where acks remain that may wait for
@@ -193,6 +255,10 @@ func (b *book) take(now time.Time) (out batch, wait time.Duration, done bool) {
 	if b.dead {
 		return out, 0, true
 	}
+	if b.frozen && !b.closing {
+		return out, 0, false
+	}
+	defer func() { b.out -= out.since(b.base) }()
 	if !b.holding {
 		out.returns, b.returns = b.returns, nil
 	}

@@ -23,6 +23,8 @@ type Consumer struct {
 	log     *slog.Logger
 	metrics *metrics
 
+	hand     inHand
+	flow     *flow
 	dialer   dialer
 	backoff  backoff
 	outage   outage
@@ -57,8 +59,10 @@ type Status struct {
 func New(o Options, handler Handler, gate *inbox.Gate, log *slog.Logger, reg prometheus.Registerer) *Consumer {
 	o = o.withDefaults()
 	m := newMetrics(reg, o.Consumer)
-	return &Consumer{
+	c := &Consumer{
 		opts:    o,
+		hand:    inHand{limit: o.MaxBytes, metrics: m},
+		flow:    o.newFlow(),
 		handler: handler,
 		gate:    gate,
 		log:     log.With("consumer", o.Consumer, "queue", o.Queue),
@@ -68,6 +72,8 @@ func New(o Options, handler Handler, gate *inbox.Gate, log *slog.Logger, reg pro
 		backoff: backoff{min: o.Broker.MinBackoff, max: o.Broker.MaxBackoff},
 		status:  Status{Since: time.Now()},
 	}
+	c.dialer.hand = &c.hand
+	return c
 }
 
 // Run consumes whenever the gate is open, and reconnects for ever, until ctx is
@@ -195,6 +201,7 @@ func (c *Consumer) stopped(err error) {
 		c.status.Since = time.Now()
 	}
 	c.metrics.state(c.status.Connected, false)
+	c.metrics.prefetch.Set(0)
 	if err != nil {
 		c.status.LastError = err.Error()
 	}

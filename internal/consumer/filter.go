@@ -31,11 +31,14 @@ const (
 type filter struct {
 	src      io.Reader
 	repaired func(cut bool) // may be nil
+	intake   *intake        // may be nil: everything comes in
 
 	buf   []byte
 	r, w  int    // buf[r:w] was read and not handed on
 	ready uint64 // bytes from r on, in buf or still to come, that may pass
 	out   []byte // a rebuilt frame to hand on first
+	strip uint64 // bytes of a body to leave out, in the frames to come
+	drop  uint64 // bytes from r on, in buf or still to come, to leave out now
 	err   error
 }
 
@@ -64,13 +67,19 @@ func (f *filter) Read(p []byte) (int, error) {
 			f.ready -= uint64(n)
 			return n, err
 		}
-		if f.ready == 0 && f.look() {
+		if f.drop > 0 && f.r < f.w {
+			n := clamp(f.w-f.r, f.drop)
+			f.r += n
+			f.drop -= uint64(n)
+			continue
+		}
+		if f.ready == 0 && f.drop == 0 && f.look() {
 			continue
 		}
 		if f.fill() {
 			continue
 		}
-		if f.r == f.w || f.ready > 0 {
+		if f.r == f.w || f.ready > 0 || f.drop > 0 {
 			return 0, f.err
 		}
 		f.ready = math.MaxUint64 // the stream ends inside a frame: pass on what there is
@@ -113,12 +122,26 @@ func (f *filter) look() bool {
 				if at > f.r {
 					return f.pass(at) // first what comes before it
 				}
+				f.admit(built, true)
 				f.report(true)
 				f.out = built
 				f.r += len(frame)
 				return true
 			}
-		case frameMethod, frameBody, frameHeartbeat:
+			if !f.admit(frame, at == f.r) {
+				return f.pass(at) // before waiting
+			}
+		case frameBody:
+			if f.strip == 0 {
+				break
+			}
+			if at > f.r {
+				return f.pass(at)
+			}
+			f.strip -= min(f.strip, size)
+			f.drop = length
+			return true
+		case frameMethod, frameHeartbeat:
 		default:
 			f.ready = math.MaxUint64 // not AMQP, or not any more; the library says so
 			return true
@@ -130,6 +153,27 @@ func (f *filter) look() bool {
 		at += int(length)
 	}
 	return f.pass(at)
+}
+
+// admit decides about the body after a content header. Where it must not come in,
+// the header says from now on that there is none. It reports false where there is
+// nothing to decide before there is room and it may not wait for that: what came
+// before the header has to be handed on first.
+func (f *filter) admit(frame []byte, mayWait bool) bool {
+	const bodySize = frameStart + 4 // after class and weight
+	if f.intake == nil || len(frame) < bodySize+8 {
+		return true
+	}
+	size := binary.BigEndian.Uint64(frame[bodySize:])
+	v, _ := f.intake.admit(size)
+	if v == bodyWaits && mayWait {
+		v = f.intake.wait(size)
+	}
+	if v == bodyStripped {
+		f.strip = size
+		binary.BigEndian.PutUint64(frame[bodySize:], 0)
+	}
+	return v != bodyWaits
 }
 
 // pass lets everything before at pass.

@@ -16,7 +16,9 @@ import (
 type link struct {
 	net.Conn          // TLS, or raw itself
 	raw      net.Conn // closing it ends every blocked call
-	in       io.Reader
+	in       *filter
+	intake   *intake      // nil where everything comes in
+	span     atomic.Int64 // of the last read deadline
 	timeout  time.Duration
 	sawEOF   atomic.Bool
 
@@ -27,6 +29,26 @@ type link struct {
 
 func newLink(conn, raw net.Conn, timeout time.Duration, repaired func(cut bool)) *link {
 	return &link{Conn: conn, raw: raw, in: newFilter(conn, repaired), timeout: timeout}
+}
+
+// count lets i decide about every body, from before the first read on.
+func (l *link) count(i *intake) {
+	l.intake, l.in.intake = i, i
+	i.resumed = l.renewReadDeadline
+}
+
+// SetReadDeadline is called by the library at each frame: silence for three
+// heartbeats is the end of the peer. The time in which we do not listen is not
+// the peer's silence.
+func (l *link) SetReadDeadline(t time.Time) error {
+	l.span.Store(int64(time.Until(t)))
+	return l.Conn.SetReadDeadline(t)
+}
+
+func (l *link) renewReadDeadline() {
+	if d := time.Duration(l.span.Load()); d > 0 {
+		_ = l.Conn.SetReadDeadline(time.Now().Add(d)) // an error comes at the read too
+	}
 }
 
 func (l *link) Read(p []byte) (int, error) {
@@ -76,7 +98,12 @@ func (l *link) uncork() error {
 
 // sever closes the socket without a word to the broker. Safe to call at any
 // time, from any goroutine, more than once.
-func (l *link) sever() { _ = l.raw.Close() }
+func (l *link) sever() {
+	_ = l.raw.Close()
+	if l.intake != nil {
+		l.intake.close()
+	}
+}
 
 // errNoAnswer marks a call that the broker did not answer in time.
 var errNoAnswer = errors.New("no answer from the broker")

@@ -15,6 +15,9 @@ type metrics struct {
 	consuming    prometheus.Gauge
 	sessions     prometheus.Counter
 	lastDelivery prometheus.Gauge
+	prefetch     prometheus.Gauge
+	inHand       prometheus.Gauge
+	heldBack     prometheus.Counter
 	settled      map[inbox.Decision]prometheus.Counter
 	dropped      prometheus.Counter
 	rewritten    prometheus.Counter
@@ -43,6 +46,9 @@ func newMetrics(reg prometheus.Registerer, consumer string) *metrics {
 		consuming:    gauge("inboxd_consuming", "1 while the consumer is registered at the broker."),
 		sessions:     counter("inboxd_broker_sessions_total", "Sessions that came to consume."),
 		lastDelivery: gauge("inboxd_last_delivery_timestamp_seconds", "When the broker delivered last; 0: never."),
+		prefetch:     gauge("inboxd_prefetch", "Messages that the broker may hand over in advance, as the consumer is registered; 0 while it is not."),
+		inHand:       gauge("inboxd_in_hand_bytes", "Bytes of the bodies in hand, from the socket until the handler is done."),
+		heldBack:     counter("inboxd_reading_held_back_seconds_total", "Time in which nothing was read from the broker, for want of room for the next body."),
 		settled: map[inbox.Decision]prometheus.Counter{
 			inbox.Ack:     settled.WithLabelValues(consumer, "ack"),
 			inbox.Requeue: settled.WithLabelValues(consumer, "requeue"),

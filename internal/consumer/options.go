@@ -64,6 +64,15 @@ type Options struct {
 	// Prefetch is how many deliveries may be unsettled at once, 1 to 65535;
 	// default 32. There is no unlimited prefetch.
 	Prefetch int
+	// MaxPrefetch, where it is more than Prefetch, lets the prefetch follow the
+	// speed of the handler from there up to here.
+	MaxPrefetch int
+	// MaxBytes is how much the bodies in hand may have together, 0 for no limit.
+	// One message of any size may always be in hand. The prefetch is lowered below
+	// Prefetch where the sizes of the bodies ask for that.
+	MaxBytes int64
+	// BodySize is what the size of a body is taken to be before the first one.
+	BodySize int64
 	// Declare, where set, declares the queue before consuming from it.
 	Declare *Declare
 	// Grace is how long a graceful end waits for handlers; default 25 s.
@@ -107,5 +116,29 @@ func (o Options) withDefaults() Options {
 		o.Prefetch = defaultPrefetch
 	}
 	o.Prefetch = min(o.Prefetch, maxPrefetch)
+	o.MaxPrefetch = max(o.Prefetch, min(o.MaxPrefetch, maxPrefetch))
 	return o
+}
+
+// singleActiveArg of a queue lets one consumer at a time have it.
+const singleActiveArg = "x-single-active-consumer"
+
+func (o Options) newFlow() *flow {
+	f := &flow{least: o.Prefetch, most: o.MaxPrefetch, limit: o.MaxBytes}
+	f.sizes.mean.Store(max(1, o.BodySize))
+	if o.Declare != nil && o.Declare.Arguments[singleActiveArg] == true {
+		f.steady, f.most = true, f.least
+	}
+	return f
+}
+
+// MostInHand is how many deliveries there can be at most whose handlers have not
+// ended, as long as no session is lost.
+func (o Options) MostInHand() int {
+	o = o.withDefaults()
+	f := o.newFlow()
+	if first := f.first(); f.least == f.most && first < f.least {
+		return first + f.least // those from before the prefetch was raised
+	}
+	return f.most
 }

@@ -23,9 +23,9 @@ type session struct {
 	tag  string
 	book *book
 	// limit is the queue's delivery limit, 0 for none.
-	limit    int64
-	careful  bool // see Options.Careful
-	prefetch int
+	limit   int64
+	careful bool // see Options.Careful
+	tuning
 
 	ctx  context.Context // done: handlers start nothing new
 	stop context.CancelFunc
@@ -52,11 +52,12 @@ func (c *Consumer) session(ctx context.Context) error {
 	c.connected(conn.addr)
 	s := &session{
 		c: c, conn: conn, limit: c.opts.deliveryLimit(conn.Properties),
-		careful: c.opts.Careful != nil && c.opts.Careful(), prefetch: c.opts.Prefetch,
-		lost: make(chan struct{}),
+		careful: c.opts.Careful != nil && c.opts.Careful(),
+		lost:    make(chan struct{}),
 	}
+	s.intake, s.flow, s.prefetch = conn.link.intake, c.flow, c.flow.first()
 	if s.careful {
-		s.prefetch = 1
+		s.flow, s.prefetch = &flow{least: 1, most: 1, limit: c.flow.limit, steady: true}, 1
 	}
 	s.book = newBook(s.prefetch)
 	// The end of ctx reaches the handlers through drain, which must come first.
@@ -68,26 +69,25 @@ func (c *Consumer) session(ctx context.Context) error {
 		s.hangUp()
 		return nil
 	}
-	deliveries, err := s.begin(ctx)
-	if err != nil {
+	if err := s.begin(ctx); err != nil {
 		s.hangUp()
 		return err
 	}
 	c.consuming(s)
 
-	settled, pumped := make(chan struct{}), make(chan struct{})
+	settled := make(chan struct{})
 	s.running.Go(func() { defer close(settled); s.settler() })
-	s.running.Go(func() { defer close(pumped); s.pump(deliveries) })
+	s.startPump()
 
 	if reason := s.serve(ctx); reason != "" {
 		c.log.Info("consumer stops", "reason", reason, "in_hand", s.book.inHand())
-		s.drain(pumped, settled, reason == reasonRenew)
+		s.drain(settled, reason == reasonRenew)
 	}
 	return s.end()
 }
 
 // begin opens the channel and registers the consumer.
-func (s *session) begin(ctx context.Context) (<-chan amqp.Delivery, error) {
+func (s *session) begin(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.conn.link.sever)
 	defer stop()
 	call := func(what string, f func() error) error {
@@ -100,31 +100,21 @@ func (s *session) begin(ctx context.Context) (<-chan amqp.Delivery, error) {
 
 	err := call("opening a channel", func() (err error) { s.ch, err = s.conn.Channel(); return err })
 	if err != nil {
-		return nil, err
+		return err
 	}
 	closes := s.ch.NotifyClose(make(chan *amqp.Error, 1))
 	cancels := s.ch.NotifyCancel(make(chan string, 1))
 
 	o := s.c.opts
-	err = call("setting prefetch", func() error { return s.ch.Qos(s.prefetch, 0, false) })
-	if err != nil {
-		return nil, err
-	}
 	err = call("declaring queue "+o.Queue, func() error { return declare(s.ch, o) })
 	if err != nil {
-		return nil, err
-	}
-	s.tag = s.c.nextTag()
-	var deliveries <-chan amqp.Delivery
-	err = call("consuming from queue "+o.Queue, func() (err error) {
-		deliveries, err = s.ch.Consume(o.Queue, s.tag, false, false, false, false, nil)
 		return err
-	})
-	if err != nil {
-		return nil, err
+	}
+	if err = s.register(call); err != nil {
+		return err
 	}
 	s.running.Go(func() { s.listen(closes, cancels) })
-	return deliveries, nil
+	return nil
 }
 
 // declare makes sure that the queue is there: by looking, unless the user asked
@@ -185,12 +175,21 @@ func (s *session) lose(err error) {
 func (s *session) pump(deliveries <-chan amqp.Delivery) {
 	for raw := range deliveries {
 		now := time.Now()
-		h := &held{tag: raw.DeliveryTag}
+		if raw.DeliveryTag != s.tags+1 {
+			// The library drops what comes for a tag that it does not know any more. The
+			// next ack with multiple would cover it, and it would never be processed.
+			s.lose(fmt.Errorf("delivery %d came after %d: one is missing", raw.DeliveryTag, s.tags))
+			continue
+		}
+		s.tags++
+		counted, size, stripped := s.intake.claim(raw.DeliveryTag, int64(len(raw.Body)))
+		s.c.flow.sizes.add(size)
+		h := &held{tag: raw.DeliveryTag, size: counted}
 		fill(&h.Delivery, &raw, s.c.opts.Queue, now)
 		h.DeliveryLimit, h.Single = s.limit, s.careful
 		s.book.add(h)
 		s.c.delivered(now)
-		if s.ctx.Err() != nil || s.refuseStream(&h.Delivery) {
+		if stripped || s.ctx.Err() != nil || s.refuseStream(&h.Delivery) {
 			s.settle(h, inbox.Result{Outcome: inbox.Returned})
 			continue
 		}
@@ -198,7 +197,7 @@ func (s *session) pump(deliveries <-chan amqp.Delivery) {
 		s.c.running.Add(1)
 		s.c.workers.start(job{s, h})
 	}
-	if !s.draining.Load() {
+	if !s.draining.Load() && !s.changing.Load() {
 		// The notice of why is under way: it is sent before the deliveries end.
 		select {
 		case <-s.lost:
@@ -226,24 +225,17 @@ var errSessionGone = errors.New("the session that delivered it is gone; the brok
 // reasonRenew is why a careful session ends; the next one begins at once.
 const reasonRenew = "the full prefetch is safe again"
 
-const (
-	carefulCheckEvery = 100 * time.Millisecond
-	// renewPatience is how long the delivery in hand may take then. Whatever goes
-	// back to the queue has one delivery more against it.
-	renewPatience = time.Second
-)
+// renewPatience is how long the delivery in hand may take then. Whatever goes
+// back to the queue has one delivery more against it.
+const renewPatience = time.Second
 
 // serve waits until the session ends. It returns why it is to end gracefully,
 // or "" where it is lost.
 func (s *session) serve(ctx context.Context) string {
 	check := time.NewTicker(stallCheckEvery)
 	defer check.Stop()
-	var look <-chan time.Time
-	if s.careful {
-		t := time.NewTicker(carefulCheckEvery)
-		defer t.Stop()
-		look = t.C
-	}
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for {
 		closures, changed := s.c.gate.State()
 		if len(closures) > 0 {
@@ -255,10 +247,11 @@ func (s *session) serve(ctx context.Context) string {
 		case <-ctx.Done():
 			return "stop"
 		case <-changed:
-		case <-look:
-			if !s.c.opts.Careful() {
+		case <-look.C:
+			if s.careful && !s.c.opts.Careful() {
 				return reasonRenew
 			}
+			s.adapt()
 		case <-check.C:
 			if err := s.checkStall(); err != nil {
 				s.lose(err)
@@ -270,21 +263,20 @@ func (s *session) serve(ctx context.Context) string {
 // drain ends the consumer in order: no new deliveries, those that were not
 // started go back, the others are waited for and settled. A renewal gives what
 // was not started a moment to get done.
-func (s *session) drain(pumped, settled <-chan struct{}, renewal bool) {
+func (s *session) drain(settled <-chan struct{}, renewal bool) {
 	s.draining.Store(true)
 	s.book.hold()
+	s.intake.setStripping(true)
 	if renewal {
 		defer time.AfterFunc(renewPatience, s.stop).Stop()
 	} else {
 		s.stop()
 	}
 	s.c.stopped(nil)
-	err := s.call("cancelling the consumer", func() error { return s.ch.Cancel(s.tag, false) })
-	if err != nil {
+	if err := s.cancel(); err != nil {
 		s.lose(err)
 		return
 	}
-	<-pumped
 	s.book.finish(false)
 	grace := time.NewTimer(s.c.graceLeft())
 	defer grace.Stop()
@@ -326,6 +318,7 @@ func (s *session) end() error {
 // hangUp closes the connection: with a word to the broker where there is still
 // somebody to hear it, and then the socket whatever happened.
 func (s *session) hangUp() {
+	s.conn.link.intake.setStripping(true) // the answer must come through
 	if !s.conn.IsClosed() {
 		_ = s.call("closing the connection", s.conn.Close)
 	}

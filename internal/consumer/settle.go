@@ -92,6 +92,7 @@ func (s *session) record(b *batch, err error) {
 // recordSettled writes the one line of a delivery. lost says why the broker
 // did not hear of it; the delivery comes again then.
 func (c *Consumer) recordSettled(h *held, lost error) {
+	c.hand.change(-h.size)
 	decision := h.result.Outcome.Decision()
 	if lost != nil {
 		c.metrics.dropped.Inc()

@@ -51,7 +51,7 @@ func (p *patience) stalled(ready, inHand int, last, now time.Time) bool {
 // channel is alive.
 func (s *session) checkStall() error {
 	last := s.c.lastDelivery()
-	if time.Since(last) < stallCheckEvery {
+	if time.Since(last) < stallCheckEvery || !s.registered || s.intake.isHeld() {
 		return nil
 	}
 	var q amqp.Queue
