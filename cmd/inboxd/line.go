@@ -28,6 +28,7 @@ type line struct {
 	publisher *consumer.Publisher // nil where the store keeps parked messages
 	metrics   *inbox.Metrics
 	probation *inbox.Probation // nil after a clean stop
+	room      int64            // bytes for messages in hand
 }
 
 // buildLines makes the parts of every consumer; nothing runs yet.
@@ -65,10 +66,11 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 	if l.forwarder, err = forward.New(fo, l.gate, d.log, d.reg); err != nil {
 		return nil, fmt.Errorf("forward: %w", err)
 	}
+	co := consumerOptions(d.cfg, cc)
 	if st.UncleanStop() {
-		l.probation = inbox.NewProbation(cc.Prefetch)
+		l.probation = inbox.NewProbation(co.MostInHand())
 		d.log.Warn("probation: inboxd was ended in the middle of its work, perhaps by a message, so messages go one at a time at first",
-			"consumer", cc.Name, "messages", cc.Prefetch)
+			"consumer", cc.Name, "messages", co.MostInHand())
 	}
 	l.processor = &inbox.Processor{
 		Consumer:    cc.Name,
@@ -99,8 +101,8 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 		l.publisher = consumer.NewPublisher(publisherOptions(d.cfg, cc), d.log.With("consumer", cc.Name))
 		l.processor.Parker = parker{l.publisher, st}
 	}
-	co := consumerOptions(d.cfg, cc)
 	co.Careful = l.careful
+	l.room = co.MaxBytes
 	l.consumer = consumer.New(co, l.processor.Process, l.gate, d.log, d.reg)
 	return l, nil
 }
@@ -150,10 +152,17 @@ func (l *line) run(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error { return l.consumer.Run(ctx) })
 	// Messages from the store share the forwarder's slots with those from the
 	// queue; a part of the concurrency keeps them from starving it.
-	g.Go(func() error { return l.processor.RunDue(ctx, l.gate, max(1, l.cfg.Concurrency/2)) })
+	g.Go(func() error { return l.processor.RunDue(ctx, l.gate, l.atOnce()) })
 	if l.shared != nil {
 		g.Go(func() error { return l.shared.Run(ctx) })
 	}
+}
+
+// atOnce is how many messages from the store may be in work. Their bodies are not
+// counted with those from the queue, so that no more are taken than fit beside
+// them if they are the largest ones.
+func (l *line) atOnce() int {
+	return max(1, min(l.cfg.Concurrency/2, int(l.room/int64(l.cfg.MaxBody))))
 }
 
 // awaitIdle waits until nothing of the line is in work, or until stop and a

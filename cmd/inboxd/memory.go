@@ -32,6 +32,31 @@ func limitMemory() int64 {
 	return limit
 }
 
+// memoryLimit returns the Go runtime's limit, whoever has set it, or 0.
+func memoryLimit() int64 {
+	if n := debug.SetMemoryLimit(-1); n < math.MaxInt64 {
+		return n
+	}
+	return 0
+}
+
+const (
+	// inHandPart of the memory limit is for messages in hand. The rest is for what
+	// the collector has not got to yet, as much again; for what is stored in batches;
+	// and for the daemon itself.
+	inHandPart = 4
+	// defaultInHand is the room for them where there is no limit.
+	defaultInHand = 256 << 20
+)
+
+// autoInHand is the room for messages in hand under a memory limit, 0 for none.
+func autoInHand(limit int64) int64 {
+	if limit == 0 {
+		return defaultInHand
+	}
+	return max(1, limit/inHandPart)
+}
+
 // cgroupLimit returns the memory limit of this process's cgroup in bytes, 0
 // where there is none. root stands for / in tests. Inside a container the
 // cgroup of the process is usually mounted as the root of the hierarchy.

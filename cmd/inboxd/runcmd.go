@@ -106,6 +106,11 @@ func runDaemon(ctx context.Context, env environment, args []string) int {
 	if n := limitMemory(); n > 0 {
 		log.Info("memory limit set from the cgroup", "bytes", n)
 	}
+	if cfg.MaxInHand == config.SizeAuto {
+		for _, w := range cfg.WarnInHand(maxInHand(cfg)) {
+			log.Warn("configuration", "warning", w.String())
+		}
+	}
 	tuneCollector()
 	err := newDaemon(cfg, log).run(ctx)
 	var refused *shared.RefusedError

@@ -158,11 +158,15 @@ func tlsConfig(t config.TLS) (*tls.Config, error) {
 }
 
 func consumerOptions(c config.Config, cc config.Consumer) consumer.Options {
+	least, most := cc.PrefetchBounds()
 	o := consumer.Options{
 		Broker:        broker(c.Broker),
 		Consumer:      cc.Name,
 		Queue:         cc.Queue,
-		Prefetch:      cc.Prefetch,
+		Prefetch:      least,
+		MaxPrefetch:   most,
+		MaxBytes:      c.InHandShare(maxInHand(c)),
+		BodySize:      int64(cc.MaxBody),
 		DeliveryLimit: cc.DeliveryLimit,
 		Retention:     c.Store.Retention,
 		Grace:         c.ShutdownTimeout,
@@ -172,6 +176,14 @@ func consumerOptions(c config.Config, cc config.Consumer) consumer.Options {
 		o.Declare = &consumer.Declare{Type: cc.Declare.Type, Arguments: inbox.Table(cc.Declare.Arguments)}
 	}
 	return o
+}
+
+// maxInHand is the room for messages in hand in bytes, over all consumers.
+func maxInHand(c config.Config) int64 {
+	if c.MaxInHand != config.SizeAuto {
+		return int64(c.MaxInHand)
+	}
+	return autoInHand(memoryLimit())
 }
 
 func forwardOptions(cc config.Consumer) (forward.Options, error) {

@@ -18,7 +18,10 @@ type Config struct {
 	Readyz string `yaml:"readyz"`
 	// ShutdownTimeout bounds the wait for requests in flight at the end.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout"`
-	Log             Log           `yaml:"log"`
+	// MaxInHand is how many bytes the bodies of messages in hand may have together,
+	// over all consumers.
+	MaxInHand AutoSize `yaml:"max_in_hand"`
+	Log       Log      `yaml:"log"`
 }
 
 // The values of Config.Readyz.
@@ -69,7 +72,7 @@ type Consumer struct {
 	Queue       string      `yaml:"queue"`
 	Declare     Declare     `yaml:"declare"`
 	Concurrency int         `yaml:"concurrency"`
-	Prefetch    int         `yaml:"prefetch"`
+	Prefetch    Prefetch    `yaml:"prefetch"`
 	MessageID   MessageID   `yaml:"message_id"`
 	OnMissingID string      `yaml:"on_missing_id"`
 	OnMismatch  string      `yaml:"on_mismatch"`
@@ -189,7 +192,7 @@ func Default() Config {
 func DefaultConsumer() Consumer {
 	return Consumer{
 		Concurrency:   16,
-		Prefetch:      32,
+		Prefetch:      PrefetchAuto,
 		MessageID:     MessageID{{{Kind: "property"}}},
 		OnMissingID:   OnMissingIDPark,
 		OnMismatch:    OnMismatchPark,

@@ -253,16 +253,51 @@ func TestStatusOverrides(t *testing.T) {
 
 func TestPrefetchFollowsConcurrency(t *testing.T) {
 	t.Parallel()
-	for more, want := range map[string][2]int{
-		"":                              {16, 32},
-		"concurrency: 64":               {64, 128},
-		"prefetch: 1":                   {1, 1},
-		"prefetch: 1000":                {16, 1000},
-		"concurrency: 8\nprefetch: 100": {8, 100},
+	for more, want := range map[string][3]int{
+		"":                               {16, 32, 256},
+		"prefetch: auto":                 {16, 32, 256},
+		"concurrency: 64":                {64, 128, 1024},
+		"concurrency: 2":                 {2, 4, 32},
+		"concurrency: 1":                 {1, 2, 2},
+		"concurrency: 1000":              {1000, 2000, 2000},
+		"prefetch: 1":                    {1, 1, 1},
+		"prefetch: 1000":                 {16, 1000, 1000},
+		"concurrency: 8\nprefetch: 100":  {8, 100, 100},
+		"concurrency: 8\nprefetch: auto": {8, 16, 128},
 	} {
 		c, err := consumer(more)
-		if got := [2]int{c.Concurrency, c.Prefetch}; err != nil || got != want {
+		least, most := c.PrefetchBounds()
+		if got := [3]int{c.Concurrency, least, most}; err != nil || got != want {
 			t.Errorf("%q: got %v, %v, want %v", more, got, err, want)
+		}
+	}
+	for _, wrong := range []string{"prefetch: -1", "prefetch: many", "prefetch: 70000"} {
+		if c, err := consumer(wrong); err == nil {
+			t.Errorf("%q: got %v, want an error", wrong, c.Prefetch)
+		}
+	}
+}
+
+func TestRoomForMessagesInHand(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]AutoSize{"": SizeAuto, "max_in_hand: auto\n": SizeAuto, "max_in_hand: 64MiB\n": 64 << 20} {
+		c, err := Parse(strings.NewReader(text+"consumers: [{name: a, queue: q, forward: {url: 'http://h/'}}, {name: b, queue: r, max_body: 40MiB, forward: {url: 'http://h/'}}]"), env())
+		if err != nil || c.MaxInHand != want {
+			t.Errorf("%q: got %v, %v, want %v", text, c.MaxInHand, err, want)
+		}
+		warned := 0
+		for _, w := range c.Warnings() {
+			if w.Path == "consumers[1].max_body" {
+				warned++
+			}
+		}
+		if want := map[bool]int{true: 1}[want != SizeAuto]; warned != want {
+			t.Errorf("%q: %d warnings that a body of 40 MiB is more than half of it, want %d", text, warned, want)
+		}
+	}
+	for _, wrong := range []string{"0B", "-1B", "16", "much"} {
+		if c, err := Parse(strings.NewReader("max_in_hand: "+wrong+"\nconsumers: [{name: a, queue: q, forward: {url: 'http://h/'}}]"), env()); err == nil {
+			t.Errorf("%q: got %v, want an error", wrong, c.MaxInHand)
 		}
 	}
 }

@@ -77,13 +77,9 @@ func (c *Config) derive(r *report) {
 	}
 }
 
-// derive keeps prefetch and concurrency together where only one of them is set.
+// derive keeps the concurrency within a prefetch that is set alone.
 func (c *Consumer) derive(r *report, path string) {
-	concurrency, prefetch := r.isSet(path+".concurrency"), r.isSet(path+".prefetch")
-	switch {
-	case concurrency && !prefetch:
-		c.Prefetch = min(2*c.Concurrency, maxPrefetch)
-	case prefetch && !concurrency && c.Prefetch > 0:
-		c.Concurrency = min(c.Concurrency, c.Prefetch)
+	if c.Prefetch > 0 && !r.isSet(path+".concurrency") {
+		c.Concurrency = min(c.Concurrency, int(c.Prefetch))
 	}
 }

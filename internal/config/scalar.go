@@ -49,6 +49,93 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
+// auto is what the daemon finds out by itself.
+const auto = "auto"
+
+// AutoSize is a Size, or SizeAuto.
+type AutoSize Size
+
+// SizeAuto is written as auto.
+const SizeAuto AutoSize = 0
+
+// String returns s as the file has it.
+func (s AutoSize) String() string {
+	if s == SizeAuto {
+		return auto
+	}
+	return Size(s).String()
+}
+
+// MarshalText makes encoders print what String returns.
+func (s AutoSize) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+func (s *AutoSize) parse(text string) error {
+	if text == auto {
+		*s = SizeAuto
+		return nil
+	}
+	n, err := parseSize(text)
+	if err == nil && n == 0 {
+		err = errors.New("must be auto or more than zero")
+	}
+	*s = AutoSize(n)
+	return err
+}
+
+// Prefetch is a number of messages, or PrefetchAuto.
+type Prefetch int
+
+// PrefetchAuto is written as auto: the prefetch follows the handler's speed.
+const PrefetchAuto Prefetch = -1
+
+// String returns p as the file has it.
+func (p Prefetch) String() string {
+	if p == PrefetchAuto {
+		return auto
+	}
+	return strconv.Itoa(int(p))
+}
+
+// MarshalText makes encoders print what String returns.
+func (p Prefetch) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+func (p *Prefetch) parse(text string) error {
+	if text == auto {
+		*p = PrefetchAuto
+		return nil
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		return errors.New("is neither auto nor a whole number")
+	}
+	if n < 0 {
+		n = 0 // not to be taken for PrefetchAuto; as wrong as it was
+	}
+	*p = Prefetch(n)
+	return nil
+}
+
+const (
+	// autoLeast and autoMost times the concurrency bound an automatic prefetch.
+	autoLeast, autoMost = 2, 16
+	// autoCeiling is where more messages in hand stop to help.
+	autoCeiling = 1024
+)
+
+// PrefetchBounds returns between what the prefetch moves; equal where it is fixed.
+// It is where requests go one after the other: who wants that wants order too, and
+// a change of the prefetch could disturb it.
+func (c Consumer) PrefetchBounds() (least, most int) {
+	if c.Prefetch != PrefetchAuto {
+		return int(c.Prefetch), int(c.Prefetch)
+	}
+	least = min(autoLeast*c.Concurrency, maxPrefetch)
+	if c.Concurrency == 1 {
+		return least, least
+	}
+	return least, max(least, min(autoMost*c.Concurrency, autoCeiling))
+}
+
 // Size is a number of bytes.
 type Size int64
 

@@ -29,6 +29,9 @@ func (c *Config) validate(r *report) {
 	c.validateEndpoints(r)
 	r.word("readyz", c.Readyz, ReadyzStarted, ReadyzStrict)
 	r.positive("shutdown_timeout", c.ShutdownTimeout)
+	if c.MaxInHand < 0 {
+		r.check("max_in_hand", fmt.Errorf("must be auto or a size, got %d", int64(c.MaxInHand)))
+	}
 	r.word("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	r.word("log.format", c.Log.Format, "json", "text")
 }

@@ -87,10 +87,12 @@ func (c *Consumer) validate(r *report, path string) {
 func (c *Consumer) validateFlow(r *report, path string) {
 	r.between(path+".concurrency", c.Concurrency, 1, maxConcurrency)
 	if c.Prefetch == 0 {
-		r.check(path+".prefetch", errors.New("must be 1 to 65535, got 0, which RabbitMQ takes for no limit at all"))
+		r.check(path+".prefetch", errors.New("must be auto, or 1 to 65535, got 0, which RabbitMQ takes for no limit at all"))
 	}
-	r.between(path+".prefetch", c.Prefetch, 1, maxPrefetch)
-	if c.Prefetch < c.Concurrency && !r.failed(path+".concurrency") {
+	if c.Prefetch != PrefetchAuto {
+		r.between(path+".prefetch", int(c.Prefetch), 1, maxPrefetch)
+	}
+	if c.Prefetch != PrefetchAuto && int(c.Prefetch) < c.Concurrency && !r.failed(path+".concurrency") {
 		r.check(path+".prefetch", fmt.Errorf("must be at least concurrency (%d), got %d: requests can only be in flight for messages that the broker has handed over", c.Concurrency, c.Prefetch))
 	}
 	r.between(path+".delivery_limit", c.DeliveryLimit, DeliveryLimitAuto, maxDeliveryLimit)

@@ -32,6 +32,30 @@ func (c Config) Warnings() []Problem {
 		}
 		queues[c.Consumers[i].Queue] = path
 	}
+	if c.MaxInHand != SizeAuto {
+		w = append(w, c.WarnInHand(int64(c.MaxInHand))...)
+	}
+	return w
+}
+
+// InHandShare is each consumer's part of so many bytes for messages in hand. The
+// parts are equal, so that a handler that is stuck takes nothing from the others.
+func (c Config) InHandShare(bytes int64) int64 {
+	return max(1, bytes/int64(max(1, len(c.Consumers))))
+}
+
+// WarnInHand returns the consumers whose largest messages do not fit into their
+// share of so many bytes.
+func (c Config) WarnInHand(bytes int64) []Problem {
+	var w []Problem
+	share := c.InHandShare(bytes)
+	for i, cc := range c.Consumers {
+		if int64(cc.MaxBody) > share {
+			w = append(w, Problem{Path: fmt.Sprintf("consumers[%d].max_body", i), Text: fmt.Sprintf(
+				"%s is more than the consumer's share of max_in_hand (%d bytes of %d): a message of that size is taken alone, and takes more memory than planned",
+				cc.MaxBody, share, bytes)})
+		}
+	}
 	return w
 }
 
