@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/inboxd/inboxd/internal/inbox"
+	"github.com/inboxd/inboxd/internal/testenv"
 )
 
 // TestThePrefetchFollowsTheHandler: what a handler does in 50 ms, within the
@@ -309,5 +310,104 @@ func TestAStopComesThroughWhileReadingIsHeldBack(t *testing.T) {
 				t.Errorf("left in the queue: got %d, want %d", left, n)
 			}
 		})
+	}
+}
+
+// TestALargePrefetchGoesWhenTheHandlerGetsSlow: with nothing delivered twice.
+func TestALargePrefetchGoesWhenTheHandlerGetsSlow(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string]amqp.Table{"classic": classic, "quorum": quorum} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var again atomic.Int64
+			var slow atomic.Bool
+			slots := make(chan struct{}, 16)
+			r := startRig(t, rigOptions{
+				args: args, tune: func(o *Options) { o.Prefetch, o.MaxPrefetch = 16, 256 },
+				handler: func(_ context.Context, d *inbox.Delivery) inbox.Result {
+					if d.Redelivered || d.DeliveryCount > 0 {
+						again.Add(1)
+					}
+					if slow.Load() {
+						slots <- struct{}{}
+						time.Sleep(100 * time.Millisecond) // the work
+						<-slots
+					}
+					return inbox.Result{Outcome: inbox.Processed}
+				},
+			})
+			prefetch := func() int { return int(testutil.ToFloat64(r.c.metrics.prefetch)) }
+			feeding, fed := make(chan struct{}), make(chan struct{})
+			n := 0
+			go func() {
+				defer close(fed)
+				for ; n < 60_000; n += 1000 {
+					select {
+					case <-feeding:
+						return
+					default:
+						r.publish(n, 1000)
+					}
+				}
+			}()
+			eventually(t, 20*time.Second, "a large prefetch", func() bool { return prefetch() >= 64 })
+			slow.Store(true)
+			eventually(t, 30*time.Second, "the small prefetch", func() bool { return prefetch() == 16 })
+			close(feeding)
+			<-fed
+			slow.Store(false)
+			eventually(t, 60*time.Second, "every message was handled", func() bool { d, _ := r.calls(); return d == n })
+			if _, total := r.calls(); total != n || again.Load() != 0 {
+				t.Errorf("got %d calls, %d of them redeliveries, want %d, 0", total, again.Load(), n)
+			}
+			if got := r.c.Status().Sessions; got != 1 {
+				t.Errorf("sessions: got %d, want 1", got)
+			}
+		})
+	}
+}
+
+func TestASingleActiveConsumerKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	o := Options{Prefetch: 32, MaxPrefetch: 256, MaxBytes: 64 << 20, BodySize: 16 << 20,
+		Declare: &Declare{Arguments: inbox.Table{singleActiveArg: true}}}
+	f := o.newFlow()
+	f.sizes.n.Store(1000)
+	if got := f.first(); got != 32 {
+		t.Errorf("prefetch: got %d, want 32", got)
+	}
+	for range 2 * slowLooks {
+		for _, l := range []look{{prefetch: 32, busy: true, settled: 5000}, {prefetch: 256, open: 256, busy: true}} {
+			if got, _ := f.after(l, time.Now()); got != 0 {
+				t.Fatalf("after %+v: got %d, want 0", l, got)
+			}
+		}
+	}
+}
+
+// TestBytesOfALostSessionAreGivenBack: those in the library's buffers, and those
+// of handlers that end later.
+func TestBytesOfALostSessionAreGivenBack(t *testing.T) {
+	t.Parallel()
+	const n = 8
+	var proxy *testenv.Proxy
+	url := testenv.AMQPURL(t)
+	proxy, via := proxied(t, url)
+	l := startLarge(t, n, quorum, func(o *Options) { quick(o); o.Broker.Credentials = URLs(via) })
+	for range 3 {
+		eventually(t, 20*time.Second, "the room is full", func() bool { return l.c.hand.bytes() == largeRoom })
+		sessions := l.c.Status().Sessions
+		proxy.Cut()
+		eventually(t, 20*time.Second, "another session consumes", func() bool { s := l.c.Status(); return s.Sessions > sessions && s.Consuming })
+	}
+	close(l.allow)
+	eventually(t, 60*time.Second, "every message was handled", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.handled) == n
+	})
+	eventually(t, 10*time.Second, "nothing is in hand", func() bool { return l.c.hand.bytes() == 0 })
+	if left := l.left(); left != 0 {
+		t.Errorf("left in the queue: got %d, want 0", left)
 	}
 }

@@ -55,6 +55,7 @@ func (c *Consumer) session(ctx context.Context) error {
 		careful: c.opts.Careful != nil && c.opts.Careful(),
 		lost:    make(chan struct{}),
 	}
+	s.stirred = make(chan struct{}, 1)
 	s.intake, s.flow, s.prefetch = conn.link.intake, c.flow, c.flow.first()
 	if s.careful {
 		s.flow, s.prefetch = &flow{least: 1, most: 1, limit: c.flow.limit, steady: true}, 1
@@ -188,6 +189,7 @@ func (s *session) pump(deliveries <-chan amqp.Delivery) {
 		fill(&h.Delivery, &raw, s.c.opts.Queue, now)
 		h.DeliveryLimit, h.Single = s.limit, s.careful
 		s.book.add(h)
+		s.stir()
 		s.c.delivered(now)
 		if stripped || s.ctx.Err() != nil || s.refuseStream(&h.Delivery) {
 			s.settle(h, inbox.Result{Outcome: inbox.Returned})
@@ -252,6 +254,11 @@ func (s *session) serve(ctx context.Context) string {
 				return reasonRenew
 			}
 			s.adapt()
+			if !s.careful && s.rest() {
+				look.Stop()
+			}
+		case <-s.stirred:
+			look.Reset(lookEvery)
 		case <-check.C:
 			if err := s.checkStall(); err != nil {
 				s.lose(err)

@@ -18,6 +18,9 @@ type tuning struct {
 	deliveries <-chan amqp.Delivery
 	pumped     chan struct{} // closed when the pump of the last registration has ended
 
+	resting atomic.Bool   // nobody looks: nothing is in hand
+	stirred chan struct{} // something is again
+
 	tags       uint64 // the last delivery's; used by the pump alone
 	registered bool
 	changing   atomic.Bool // the pump is to end without a loss
@@ -27,10 +30,11 @@ type tuning struct {
 	since   time.Time
 }
 
-// fill waits so long at most: the queue may have nothing more.
+// fill waits so long at most, and is not tried again for fillAgain.
 const (
-	fillTries = 20
+	fillTries = 50
 	fillPause = time.Millisecond
+	fillAgain = 2 * time.Second
 )
 
 // register makes the consumer known to the broker, with the prefetch.
@@ -74,6 +78,23 @@ func (s *session) cancel() error {
 	return nil
 }
 
+// rest reports whether there is nothing to look at until stirred says so: an idle
+// consumer should cost nothing.
+func (s *session) rest() bool {
+	idle := func() bool { return s.registered && s.c.hand.bytes() == 0 && s.book.inHand() == 0 }
+	if !idle() {
+		return false
+	}
+	s.resting.Store(true)
+	return idle() || !s.resting.CompareAndSwap(true, false)
+}
+
+func (s *session) stir() {
+	if s.resting.Load() && s.resting.CompareAndSwap(true, false) {
+		s.stirred <- struct{}{}
+	}
+}
+
 // adapt looks at how it goes and changes the prefetch where the flow says so.
 func (s *session) adapt() {
 	var err error
@@ -82,6 +103,10 @@ func (s *session) adapt() {
 		l.open, l.settled, l.busy = s.book.load()
 		want, strained := s.flow.after(l, time.Now())
 		if want == 0 {
+			return
+		}
+		if !strained && !s.fill() {
+			s.flow.growth = time.Now().Add(fillAgain)
 			return
 		}
 		if err = s.suspend(want, strained); err == nil {
@@ -105,9 +130,6 @@ func (s *session) suspend(want int, strained bool) error {
 	s.changing.Store(true)
 	s.book.hold()
 	defer s.book.thaw()
-	if !strained {
-		s.fill()
-	}
 	s.intake.setStripping(true)
 	if err := s.cancel(); err != nil {
 		return err
@@ -121,14 +143,17 @@ func (s *session) suspend(want int, strained bool) error {
 
 // fill waits a moment for the prefetch to be used up, and keeps it so. What is on
 // its way from a quorum queue at the time of a cancel goes back into the queue, and
-// counts as delivered; then nothing is.
-func (s *session) fill() {
+// counts as delivered; then nothing is. It reports false where the queue has
+// nothing more, and another prefetch would change nothing.
+func (s *session) fill() bool {
 	for range fillTries {
 		if s.book.freeze() {
-			return
+			return true
 		}
 		time.Sleep(fillPause)
 	}
+	s.book.thaw()
+	return false
 }
 
 // resume registers again once there is room.
