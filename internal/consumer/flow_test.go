@@ -369,8 +369,10 @@ func TestALargePrefetchGoesWhenTheHandlerGetsSlow(t *testing.T) {
 
 func TestASingleActiveConsumerKeepsItsPlace(t *testing.T) {
 	t.Parallel()
-	o := Options{Prefetch: 32, MaxPrefetch: 256, MaxBytes: 64 << 20, BodySize: 16 << 20,
-		Declare: &Declare{Arguments: inbox.Table{singleActiveArg: true}}}
+	o := Options{
+		Prefetch: 32, MaxPrefetch: 256, MaxBytes: 64 << 20, BodySize: 16 << 20,
+		Declare: &Declare{Arguments: inbox.Table{singleActiveArg: true}},
+	}
 	f := o.newFlow()
 	f.sizes.n.Store(1000)
 	if got := f.first(); got != 32 {
