@@ -68,7 +68,7 @@ func (d *daemon) buildLine(ctx context.Context, cc config.Consumer, st store.Sto
 	}
 	co := consumerOptions(d.cfg, cc)
 	if st.UncleanStop() {
-		l.probation = inbox.NewProbation(co.MostInHand())
+		l.probation = inbox.NewProbation(co.Prefetch, co.MostInHand())
 		d.log.Warn("probation: inboxd was ended in the middle of its work, perhaps by a message, so messages go one at a time at first",
 			"consumer", cc.Name, "messages", co.MostInHand())
 	}

@@ -14,14 +14,20 @@ import (
 // A nil Probation is over. Safe for concurrent use.
 type Probation struct {
 	left  atomic.Int64
+	spare int64 // of them, where the handler is slow
 	since time.Time
 }
 
-// NewProbation returns a probation of n settled messages: as many as the process
-// can have had in hand, its prefetch.
-func NewProbation(n int) *Probation {
-	p := &Probation{since: time.Now()}
-	p.left.Store(int64(n))
+// slowAfter is when a probation knows that its handler is slow: a quick one has
+// settled hundreds of messages by then, one after the other.
+const slowAfter = 10 * time.Second
+
+// NewProbation returns a probation of most settled messages: as many as the process
+// can have had in hand. Where the prefetch follows the speed of the handler, that
+// is many for a quick one alone; a slow one can have had least.
+func NewProbation(least, most int) *Probation {
+	p := &Probation{spare: int64(most - least), since: time.Now()}
+	p.left.Store(int64(most))
 	return p
 }
 
@@ -40,5 +46,12 @@ func (p *Probation) State() (left int, since time.Time) {
 // settled counts a message that has come to an end and did not take the process
 // with it. It reports whether that was the last one of the probation.
 func (p *Probation) settled(o Outcome) (ended bool) {
-	return o != Returned && p.On() && p.left.Add(-1) == 0
+	if o == Returned || !p.On() {
+		return false
+	}
+	left := p.left.Add(-1)
+	if 0 < left && left <= p.spare && time.Since(p.since) > slowAfter {
+		return p.left.Swap(0) > 0
+	}
+	return left == 0
 }

@@ -206,7 +206,7 @@ func TestInProbationMessagesGoOneAtATimeUntilEnoughAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newFragile()
 		p := newProcessor(newMemory(), h)
-		p.Probation = NewProbation(20)
+		p.Probation = NewProbation(20, 20)
 		run := func(from, to int) {
 			var wg sync.WaitGroup
 			for i := from; i < to; i++ {
@@ -227,6 +227,31 @@ func TestInProbationMessagesGoOneAtATimeUntilEnoughAreSettled(t *testing.T) {
 			t.Errorf("after the probation: %d at once, want 16", h.most)
 		}
 	})
+}
+
+// A slow handler cannot have had many messages in hand: it is not held to one at a
+// time for as many as a quick one.
+func TestProbationOfASlowHandlerIsShort(t *testing.T) {
+	for _, tc := range []struct {
+		took time.Duration
+		want int
+	}{{time.Second, 32}, {100 * time.Millisecond, 101}, {time.Millisecond, 256}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := NewProbation(32, 256)
+			n, ends := 0, 0
+			for p.On() {
+				time.Sleep(tc.took)
+				p.settled(Returned) // counts for nothing
+				if p.settled(Processed) {
+					ends++
+				}
+				n++
+			}
+			if n != tc.want || ends != 1 || p.settled(Processed) {
+				t.Errorf("%v a message: over after %d, told %d times; want %d, once", tc.took, n, ends, tc.want)
+			}
+		})
+	}
 }
 
 // TestASingleDeliveryIsNotKeptForItsNextAttempt: nothing else would be handed
