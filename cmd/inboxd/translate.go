@@ -165,6 +165,7 @@ func consumerOptions(c config.Config, cc config.Consumer) consumer.Options {
 		Queue:         cc.Queue,
 		Prefetch:      least,
 		MaxPrefetch:   most,
+		Steady:        cc.Concurrency == 1, // who wants that wants order too
 		MaxBytes:      c.InHandShare(maxInHand(c)),
 		BodySize:      int64(cc.MaxBody),
 		DeliveryLimit: cc.DeliveryLimit,

@@ -67,6 +67,10 @@ type Options struct {
 	// MaxPrefetch, where it is more than Prefetch, lets the prefetch follow the
 	// speed of the handler from there up to here.
 	MaxPrefetch int
+	// Steady keeps the prefetch at Prefetch from the first delivery on: each change
+	// is the end of a consumer and the begin of another for the broker. It is lowered
+	// all the same where bodies have no room.
+	Steady bool
 	// MaxBytes is how much the bodies in hand may have together, 0 for no limit.
 	// One message of any size may always be in hand. The prefetch is lowered below
 	// Prefetch where the sizes of the bodies ask for that.
@@ -126,7 +130,7 @@ const singleActiveArg = "x-single-active-consumer"
 func (o Options) newFlow() *flow {
 	f := &flow{least: o.Prefetch, most: o.MaxPrefetch, limit: o.MaxBytes}
 	f.sizes.mean.Store(max(1, o.BodySize))
-	if o.Declare != nil && o.Declare.Arguments[singleActiveArg] == true {
+	if o.Steady || o.Declare != nil && o.Declare.Arguments[singleActiveArg] == true {
 		f.steady, f.most = true, f.least
 	}
 	return f
