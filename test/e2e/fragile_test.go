@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/inboxd/inboxd/internal/testenv"
 )
 
 // fragileVar makes this test binary the handler of TestAMessageThatKillsTheHandler…:
@@ -67,7 +69,7 @@ type fragile struct {
 
 func startFragile(t *testing.T) *fragile {
 	t.Helper()
-	addr := freeAddr(t)
+	addr := testenv.FreeAddr(t)
 	f := &fragile{url: "http://" + addr + "/", attempts: map[string]int{}, deliveries: map[string]int{}}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})

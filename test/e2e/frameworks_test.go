@@ -85,7 +85,7 @@ func TestFrameworksThatRefuseEverythingParkTenMessagesAtMost(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			requireCommand(t, python, "-c", c.needs)
-			_, port, _ := net.SplitHostPort(freeAddr(t))
+			_, port, _ := net.SplitHostPort(testenv.FreeAddr(t))
 			stop := framework(t, port, c.script, c.wrong...)
 			q := queue(t, amqpURL, "quorum")
 			messages, _ := orders("order", n, 0)

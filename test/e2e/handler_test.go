@@ -203,7 +203,7 @@ func TestAHandlerThatIsGoneCostsNoMessageAnAttempt(t *testing.T) {
 	t.Parallel()
 	amqpURL := testenv.AMQPURL(t)
 	q := queue(t, amqpURL, "quorum")
-	addr := freeAddr(t)
+	addr := testenv.FreeAddr(t)
 	var redelivered atomic.Int64
 	handler := &app{requests: map[string]int{}, bodies: map[string][32]byte{}}
 	handler.answer = func(_ http.ResponseWriter, r *http.Request, _ string, _ []byte) {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -86,7 +85,7 @@ type settings struct {
 
 func newDaemon(t *testing.T, s settings) *daemon {
 	t.Helper()
-	d := &daemon{t: t, dir: t.TempDir(), metrics: freeAddr(t), admin: freeAddr(t)}
+	d := &daemon{t: t, dir: t.TempDir(), metrics: testenv.FreeAddr(t), admin: testenv.FreeAddr(t)}
 	d.binary = raceBinary
 	if s.fast {
 		d.binary = binary
@@ -284,16 +283,6 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // app is a handler of a test: it remembers every request.

@@ -42,7 +42,7 @@ func TestOneEffectPerMessageWhateverIsKilled(t *testing.T) {
 	}
 	publish(t, queue, copies...)
 
-	addr := freeAddr(t)
+	addr := testenv.FreeAddr(t)
 	h := newProcess(t, "handler", []string{handlerVar + "=" + addr, databaseVar + "=" + pg.URL}, os.Args[0])
 	h.start()
 	d := newDaemon(t, settings{

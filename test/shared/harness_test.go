@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -152,7 +151,7 @@ func newDaemon(t *testing.T, s settings) *daemon {
 		s.name = "inboxd"
 	}
 	dir := t.TempDir()
-	d := &daemon{admin: freeAddr(t), metrics: freeAddr(t)}
+	d := &daemon{admin: testenv.FreeAddr(t), metrics: testenv.FreeAddr(t)}
 	config := filepath.Join(dir, "inboxd.yaml")
 	text := fmt.Sprintf(`broker: {url: "%s"}
 store: {url: "sqlite:%s"}
@@ -244,16 +243,6 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func newQueue(t *testing.T) string {
