@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	restandingSQL = `update inboxd.parked as p set consumer = $2, message_id = $3, body_hash = $4, fingerprint = $5, reason = $6,
+	replaceSQL = `update inboxd.parked as p set consumer = $2, message_id = $3, body_hash = $4, fingerprint = $5, reason = $6,
 			state = $7, attempts = $8, requests = $9, slow = $10, replays = greatest(p.replays, $11), last_status = $12, error = $13,
 			queue = $14, redelivered = $15, first_received = $16, last_attempt = $17, parked_at = $18, due = $19,
 			envelope = $20, headers = $21, answer = $22, body = $23, taken_by = null
@@ -79,7 +79,7 @@ func (s *Store) Park(ctx context.Context, m *inbox.ParkedMessage) error {
 					return err
 				}
 			}
-			err := tx.QueryRow(ctx, restandingSQL, args...).Scan(&id)
+			err := tx.QueryRow(ctx, replaceSQL, args...).Scan(&id)
 			if errors.Is(err, pgx.ErrNoRows) {
 				err = tx.QueryRow(ctx, insertParkedSQL, args...).Scan(&id)
 			}
