@@ -196,8 +196,8 @@ var errNotLiving = errors.New("the daemon's row among the owners of leases does 
 
 // claimAll claims until the answers count; see standingSQL.
 func (s *Store) claimAll(groups []group[*claim]) error {
+	how := s.way()
 	for range maxTries {
-		how := s.way()
 		now, held, err := s.claimOnce(groups, how)
 		if err != nil || !s.leases() {
 			return err
@@ -207,18 +207,18 @@ func (s *Store) claimAll(groups []group[*claim]) error {
 		case s.waits:
 			hold(groups)
 			return nil
-		case how == looking && now.alone && !now.others:
+		case how == looking && s.hand.isAlone() && now.alone && !now.others:
 			return nil
-		case how == leasing && now.live:
-			if held {
-				// Others may hold some, and perhaps they are no more: then we inherit.
-				_, _, err = s.claimOnce(groups, inheriting)
-			}
-			return err
+		case how == leasing && now.live && held:
+			how = inheriting // others may hold some, and perhaps they are no more
+			continue
+		case how != looking && now.live:
+			return nil
 		}
 		if err := s.stand(now); err != nil {
 			return err
 		}
+		how = s.way()
 	}
 	return errNotLiving
 }

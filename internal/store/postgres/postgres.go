@@ -79,7 +79,7 @@ type Store struct {
 	records   *batch.Batcher[*record]
 	toRelease releases
 	hand      hand
-	waits     bool // for one that is alone, as a claim or a heartbeat last saw; of the flushes of claims
+	waits     bool // for one that is alone, as was seen last; of the flushes of claims
 	inHand    *inHand
 	beaten    atomic.Int64 // when the owner row was last renewed, nanoseconds since opened
 	opened    time.Time

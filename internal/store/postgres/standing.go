@@ -116,8 +116,11 @@ func (s *Store) share(ctx context.Context, conn *pgx.Conn) error {
 			s.queueBeat(b)
 		})
 	})
-	// After an error too, the leases may be there.
-	for _, k := range s.hand.leased(keys) {
+	state := leaseStands
+	if err != nil {
+		state = leaseUnknown
+	}
+	for _, k := range s.hand.mark(keys, state) {
 		s.toRelease.put(k)
 	}
 	if err != nil {
@@ -140,12 +143,21 @@ func (s *Store) standAlone(alone bool) {
 	}
 }
 
+// leaseState says whether a lease of ours stands for a key.
+type leaseState uint8
+
+const (
+	noLease      leaseState = iota
+	leaseUnknown            // to be written again before others go on, and to be given up
+	leaseStands
+)
+
 // hand is what this process has claimed, and neither recorded nor given up. Safe
 // for concurrent use.
 type hand struct {
 	mu    sync.Mutex
 	alone bool
-	keys  map[inbox.Key]bool // whether a lease stands for it
+	keys  map[inbox.Key]leaseState
 }
 
 func (h *hand) isAlone() bool {
@@ -168,42 +180,45 @@ func (h *hand) claimed(claims []*claim) (idle []inbox.Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.keys == nil {
-		h.keys = make(map[inbox.Key]bool)
+		h.keys = make(map[inbox.Key]leaseState)
 	}
 	for _, c := range claims {
-		leased := !h.alone || h.keys[c.key]
+		state := h.keys[c.key]
+		if !h.alone {
+			state = leaseStands
+		}
 		if c.answer.Status == inbox.ClaimNew {
-			h.keys[c.key] = leased
+			h.keys[c.key] = state
 			continue
 		}
 		delete(h.keys, c.key)
-		if leased {
+		if state != noLease {
 			idle = append(idle, c.key)
 		}
 	}
 	return idle
 }
 
-// withoutLease returns the keys for which no lease stands.
+// withoutLease returns the keys for which no lease is known to stand.
 func (h *hand) withoutLease() (keys []inbox.Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for k, leased := range h.keys {
-		if !leased {
+	for k, state := range h.keys {
+		if state != leaseStands {
 			keys = append(keys, k)
 		}
 	}
 	return keys
 }
 
-// leased notes that leases stand for keys, and returns those that are not in hand
-// any more.
-func (h *hand) leased(keys []inbox.Key) (gone []inbox.Key) {
+// mark notes what became of the leases for keys, and returns those that are not in
+// hand any more.
+func (h *hand) mark(keys []inbox.Key, state leaseState) (gone []inbox.Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, k := range keys {
 		if _, ok := h.keys[k]; ok {
-			h.keys[k] = true
+			h.keys[k] = state
 		} else {
 			gone = append(gone, k)
 		}
@@ -216,8 +231,7 @@ func (h *hand) withLease(consumer string, ids []string) (with []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, id := range ids {
-		leased, ok := h.keys[inbox.Key{Consumer: consumer, ID: inbox.MessageID(id)}]
-		if leased || !ok && !h.alone {
+		if h.mayHave(inbox.Key{Consumer: consumer, ID: inbox.MessageID(id)}) {
 			with = append(with, id)
 		}
 	}
@@ -228,7 +242,14 @@ func (h *hand) withLease(consumer string, ids []string) (with []string) {
 func (h *hand) drop(key inbox.Key) (leased bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	leased, ok := h.keys[key]
+	leased = h.mayHave(key)
 	delete(h.keys, key)
-	return leased || !ok && !h.alone
+	return leased
+}
+
+// mayHave is withLease for one key; the mutex is held. Of what is not in hand
+// nothing is known, but a daemon that is alone takes no leases.
+func (h *hand) mayHave(key inbox.Key) bool {
+	state, ok := h.keys[key]
+	return state != noLease || !ok && !h.alone
 }

@@ -142,6 +142,71 @@ func TestADaemonAwakeAgainTakesNothingBack(t *testing.T) {
 	wantStatus(t, other, key("l"), inbox.ClaimHeld)
 }
 
+// Nor where the other was there before and has leases: a heartbeat that comes late
+// does not make the claims of the one that was frozen good again.
+func TestALateHeartbeatTakesNothingBack(t *testing.T) {
+	t.Parallel()
+	url := testenv.DatabaseURL(t)
+	frozen := open(t, Options{URL: url})
+	wantStatus(t, frozen, key("k"), inbox.ClaimNew)
+	other := open(t, Options{URL: url, Leases: LeasesAlways})
+	wantStatus(t, other, key("k"), inbox.ClaimHeld)
+	admin(t, url, "update inboxd.owner set expires_at = now() - interval '1 second' where id = $1::text::uuid", frozen.owner)
+	wantStatus(t, other, key("k"), inbox.ClaimNew)
+	meet(t, frozen)
+	if got := leasesOf(t, other); got["k"] != other.owner {
+		t.Errorf("leases: got %v, want k to be of %s still", got, other.owner)
+	}
+	wantStatus(t, frozen, key("k"), inbox.ClaimHeld)
+	wantStatus(t, frozen, key("l"), inbox.ClaimNew)
+	wantStatus(t, other, key("l"), inbox.ClaimHeld)
+}
+
+// Another daemon may go on only when leases stand for all that the first one has in
+// hand, however often writing them failed before.
+func TestNobodyGoesOnBeforeTheLeasesAreWritten(t *testing.T) {
+	t.Parallel()
+	url := testenv.DatabaseURL(t)
+	a := open(t, Options{URL: url})
+	for _, id := range []string{"k", "recorded"} {
+		wantStatus(t, a, key(id), inbox.ClaimNew)
+	}
+	b := open(t, Options{URL: url})
+	err := a.try(t.Context(), a.lookups, time.Second, func(ctx context.Context, conn *pgx.Conn) error {
+		_ = conn.Close(ctx)
+		return a.share(ctx, conn)
+	})
+	if err == nil {
+		t.Fatal("writing leases on a closed connection: got no error")
+	}
+	must(t, a.Record(t.Context(), inbox.Claim{Key: key("recorded")}))
+	meet(t, a)
+	if got := leasesOf(t, a); got["k"] != a.owner {
+		t.Errorf("leases: got %v, want k to be of %s", got, a.owner)
+	}
+	wantStatus(t, b, key("k"), inbox.ClaimHeld)
+	wantStatus(t, b, key("recorded"), inbox.ClaimRecorded)
+}
+
+// A daemon that has become alone without hearing of it claims nothing without a
+// lease: it would not know what to write leases for.
+func TestBeingAloneUnawaresIsNoReasonToClaim(t *testing.T) {
+	t.Parallel()
+	url := testenv.DatabaseURL(t)
+	a := open(t, Options{URL: url})
+	a.hand.setAlone(false) // as after a call whose answer was lost
+	a.waits = true
+	wantStatus(t, a, key("k"), inbox.ClaimNew)
+	b := open(t, Options{URL: url})
+	meet(t, a)
+	eventually(t, "the other has seen that", 10*time.Second, func() bool {
+		c, err := b.Claim(t.Context(), key("other"), inbox.Fingerprint{})
+		must(t, err)
+		return c.Status == inbox.ClaimNew
+	})
+	wantStatus(t, b, key("k"), inbox.ClaimHeld)
+}
+
 // With leases: always nobody waits for more than what a dead daemon had in hand.
 func TestLeasesAlwaysAreTakenByADaemonAloneToo(t *testing.T) {
 	t.Parallel()
