@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -35,6 +36,17 @@ type Claiming struct {
 	Claim
 	// Err, where set after, says that the answer is not known; as that of Claim.
 	Err error
+}
+
+// Answered is called by a ledger in the end, with the error that all claims of a
+// batch have in common, or nil; Err may say what went wrong with c alone.
+func (c *Claiming) Answered(err error) {
+	if err == nil {
+		err = c.Err
+	}
+	if err != nil {
+		c.Err = fmt.Errorf("claim: %w", err)
+	}
 }
 
 // ErrNoEvidence is returned by Record in shared mode: the handler answered 2xx

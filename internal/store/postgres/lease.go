@@ -43,7 +43,7 @@ func (s *Store) beat(ctx context.Context) (p standing, err error) {
 func (s *Store) beatAndStand(ctx context.Context) error {
 	p, err := s.beat(ctx)
 	if err == nil && s.leases() && !s.settled(p) {
-		s.claims.Put(&claim{release: true, place: &p})
+		s.claims.Put(claim{place: &p})
 	}
 	return err
 }
@@ -106,10 +106,10 @@ func (r *releases) put(k inbox.Key) {
 	r.keys[k] = struct{}{}
 }
 
-func (r *releases) add(items []*claim) {
+func (r *releases) add(items []claim) {
 	for _, c := range items {
-		if c.release && c.key.ID != "" {
-			r.put(c.key)
+		if c.release.ID != "" {
+			r.put(c.release)
 		}
 	}
 }
@@ -178,6 +178,6 @@ func (s *Store) flushReleases() error {
 // claims, which own the list.
 func (s *Store) releaseLeftovers() {
 	if s.leases() {
-		s.claims.Put(&claim{release: true})
+		s.claims.Put(claim{})
 	}
 }

@@ -121,10 +121,10 @@ func TestPoisonedKeyFailsAlone(t *testing.T) {
 	s := open(t, Options{URL: testenv.DatabaseURL(t)})
 	ids := []string{"a", "nul\x00", strings.Repeat("x", 300), "\xff", "z"}
 	var records []*record
-	var claims []*claim
+	var claims []claim
 	for _, id := range ids {
 		records = append(records, &record{key: key(id)})
-		claims = append(claims, &claim{key: key(id)})
+		claims = append(claims, claim{Claiming: &inbox.Claiming{Claim: inbox.Claim{Key: key(id)}}})
 	}
 	must(t, s.flushRecords(records))
 	must(t, s.flushClaims(claims))
@@ -134,8 +134,8 @@ func TestPoisonedKeyFailsAlone(t *testing.T) {
 		}
 	}
 	for _, c := range claims {
-		if good := len(c.key.ID) == 1 && c.key.ID < "\x80"; good && (c.err != nil || c.answer.Status != inbox.ClaimRecorded) {
-			t.Errorf("claim %q: got %+v, %v, want recorded", c.key.ID, c.answer, c.err)
+		if good := len(c.Key.ID) == 1 && c.Key.ID < "\x80"; good && (c.Err != nil || c.Status != inbox.ClaimRecorded) {
+			t.Errorf("claim %q: got %+v, %v, want recorded", c.Key.ID, c.Claim, c.Err)
 		}
 	}
 }

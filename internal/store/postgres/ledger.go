@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -62,86 +60,59 @@ const (
 
 var errNoID = errors.New("no message ID: such a message has no place in the ledger")
 
+// claim is what goes through the line of the claims. Nobody waits for the last two.
 type claim struct {
-	key     inbox.Key
-	fp      inbox.Fingerprint
-	release bool      // the claim is given up, nobody waits
-	place   *standing // no claim: this is how we stand; see stand
-	answer  inbox.Claim
-	err     error // of this key alone
+	*inbox.Claiming
+	release inbox.Key // the claim of this key is given up
+	place   *standing // this is how we stand; see stand
 }
-
-var claimPool = sync.Pool{New: func() any { return new(claim) }}
 
 // Claim leases key, where leases are needed, and looks it up.
 func (s *Store) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint) (inbox.Claim, error) {
-	if key.ID == "" {
-		return inbox.Claim{}, errNoID
+	c := &inbox.Claiming{Claim: inbox.Claim{Key: key, Fingerprint: fp}}
+	err := s.claims.Do(ctx, claim{Claiming: c})
+	if c.Answered(err); c.Err != nil {
+		return inbox.Claim{}, c.Err
 	}
-	c := claimPool.Get().(*claim)
-	defer claimPool.Put(c)
-	*c = claim{key: key, fp: fp}
-	err := s.claims.Do(ctx, c)
-	if err == nil {
-		err = c.err
-	}
-	if err != nil {
-		return inbox.Claim{}, fmt.Errorf("claim: %w", err)
-	}
-	return c.answer, nil
+	return c.Claim, nil
 }
 
 // ClaimAll implements inbox.Ledger.
 func (s *Store) ClaimAll(claims []*inbox.Claiming) {
-	items := make([]*claim, 0, len(claims))
-	for _, c := range claims {
-		if c.Err = nil; c.Key.ID == "" {
-			c.Err = errNoID
-			continue
-		}
-		item := claimPool.Get().(*claim)
-		*item = claim{key: c.Key, fp: c.Fingerprint}
-		items = append(items, item)
+	items := make([]claim, len(claims))
+	for i, c := range claims {
+		items[i].Claiming = c
 	}
 	err := s.claims.DoAll(context.Background(), items)
 	for _, c := range claims {
-		if c.Err != nil {
-			continue
-		}
-		item := items[0]
-		items = items[1:]
-		switch {
-		case err != nil:
-			c.Err = fmt.Errorf("claim: %w", err)
-		case item.err != nil:
-			c.Err = fmt.Errorf("claim: %w", item.err)
-		default:
-			c.Claim = item.answer
-		}
-		claimPool.Put(item)
+		c.Answered(err)
 	}
 }
 
 // Release gives the claim up. It goes with the next claims, in their order.
 func (s *Store) Release(c inbox.Claim) {
 	if s.leases() && s.hand.drop(c.Key) {
-		s.claims.Put(&claim{key: c.Key, release: true})
+		s.claims.Put(claim{release: c.Key})
 	}
 }
 
 func (s *Store) leases() bool { return s.opts.Leases != LeasesNever }
 
-func (s *Store) flushClaims(items []*claim) error {
+func (s *Store) flushClaims(items []claim) error {
 	s.toRelease.add(items)
-	var asked []*claim
+	asked := make([]*inbox.Claiming, 0, len(items))
 	for _, c := range items {
 		switch {
 		case c.place != nil:
 			if err := s.stand(*c.place); err != nil {
 				s.log.Debug("place among the owners not taken", "store", s.where, "err", err)
 			}
-		case !c.release:
-			asked = append(asked, c)
+		case c.Claiming == nil:
+		case c.Key.ID == "":
+			c.Err = errNoID
+		default:
+			c.Err = nil
+			asked = append(asked, c.Claiming)
 		}
 	}
 	if len(asked) == 0 {
@@ -153,7 +124,7 @@ func (s *Store) flushClaims(items []*claim) error {
 	if len(asked) > 1 && ofTheData(err) {
 		// One of them is poison: it must not block its neighbours.
 		for i, c := range asked {
-			c.err = s.answer(asked[i : i+1])
+			c.Err = s.answer(asked[i : i+1])
 		}
 		return nil
 	}
@@ -169,7 +140,7 @@ type group[T any] struct {
 
 // answer fills in claims that are sorted by key: batches of two replicas in one
 // order cannot deadlock.
-func (s *Store) answer(claims []*claim) error {
+func (s *Store) answer(claims []*inbox.Claiming) error {
 	groups := groupsOf(claims, claimKey)
 	for _, g := range groups {
 		s.toRelease.keep(g.consumer, g.ids) // claimed again: not to be released any more
@@ -186,7 +157,7 @@ func (s *Store) answer(claims []*claim) error {
 	}
 	if !ofTheData(err) { // otherwise the server refused the key itself
 		for _, c := range claims {
-			s.toRelease.put(c.key) // a lease may have been left behind
+			s.toRelease.put(c.Key) // a lease may have been left behind
 		}
 	}
 	return err
@@ -195,7 +166,7 @@ func (s *Store) answer(claims []*claim) error {
 var errNotLiving = errors.New("the daemon's row among the owners of leases does not live")
 
 // claimAll claims until the answers count; see standingSQL.
-func (s *Store) claimAll(groups []group[*claim]) error {
+func (s *Store) claimAll(groups []group[*inbox.Claiming]) error {
 	how := s.way()
 	for range maxTries {
 		now, held, err := s.claimOnce(groups, how)
@@ -240,17 +211,17 @@ func (s *Store) way() way {
 }
 
 // hold keeps what would be new from being taken by us.
-func hold(groups []group[*claim]) {
+func hold(groups []group[*inbox.Claiming]) {
 	for _, g := range groups {
 		for _, c := range g.items {
-			if c.answer.Status == inbox.ClaimNew {
-				c.answer.Status = inbox.ClaimHeld
+			if c.Status == inbox.ClaimNew {
+				c.Status = inbox.ClaimHeld
 			}
 		}
 	}
 }
 
-func (s *Store) claimOnce(groups []group[*claim], how way) (p standing, held bool, err error) {
+func (s *Store) claimOnce(groups []group[*inbox.Claiming], how way) (p standing, held bool, err error) {
 	err = s.call(context.Background(), store.OpClaim, s.lookups, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		p, held, err = s.lookUp(ctx, conn, groups, how)
 		return err
@@ -261,10 +232,10 @@ func (s *Store) claimOnce(groups []group[*claim], how way) (p standing, held boo
 // lookUp sends in one round trip what is to be released, the leases, the look-up,
 // and the question how we stand. It fills in the answers and reports whether others
 // may hold some of the keys.
-func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, groups []group[*claim], how way) (p standing, held bool, err error) {
+func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, groups []group[*inbox.Claiming], how way) (p standing, held bool, err error) {
 	for _, g := range groups {
 		for _, c := range g.items {
-			c.answer = inbox.Claim{Key: c.key, Fingerprint: c.fp, Status: inbox.ClaimNew}
+			c.Claim = inbox.Claim{Key: c.Key, Fingerprint: c.Fingerprint, Status: inbox.ClaimNew}
 		}
 	}
 	dropped := s.toRelease.all()
@@ -306,23 +277,23 @@ func (s *Store) lookUp(ctx context.Context, conn *pgx.Conn, groups []group[*clai
 }
 
 // readAnswers gives each row to all claims of its key; both are sorted by ID.
-func readAnswers(rows pgx.Rows, g group[*claim], held *bool) error {
+func readAnswers(rows pgx.Rows, g group[*inbox.Claiming], held *bool) error {
 	var n int
 	var fp []byte
 	var at *time.Time
 	var age *float64
 	_, err := pgx.ForEachRow(rows, []any{&n, &fp, &at, &age}, func() error {
 		id := g.ids[n]
-		first, _ := slices.BinarySearchFunc(g.items, id, func(c *claim, id string) int {
-			return cmp.Compare(string(c.key.ID), id)
+		first, _ := slices.BinarySearchFunc(g.items, id, func(c *inbox.Claiming, id string) int {
+			return cmp.Compare(string(c.Key.ID), id)
 		})
 		for _, c := range g.items[first:] {
-			if string(c.key.ID) != id {
+			if string(c.Key.ID) != id {
 				break
 			}
-			c.answer.Status = inbox.ClaimHeld
+			c.Status = inbox.ClaimHeld
 			if at != nil {
-				c.recorded(fp, *at, *age)
+				recorded(&c.Claim, fp, *at, *age)
 			}
 		}
 		*held = *held || at == nil
@@ -331,18 +302,19 @@ func readAnswers(rows pgx.Rows, g group[*claim], held *bool) error {
 	return err
 }
 
-func (c *claim) recorded(fp []byte, at time.Time, age float64) {
+// recorded tells that c was recorded at that time.
+func recorded(c *inbox.Claim, fp []byte, at time.Time, age float64) {
 	var f inbox.Fingerprint
 	copy(f[:], fp)
-	c.answer.Status = inbox.ClaimRecorded
-	if !f.Matches(c.fp) {
-		c.answer.Status = inbox.ClaimMismatch
+	c.Status = inbox.ClaimRecorded
+	if !f.Matches(c.Fingerprint) {
+		c.Status = inbox.ClaimMismatch
 	}
-	c.answer.RecordedAt = at.UTC()
-	c.answer.Age = max(0, time.Duration(age*float64(time.Second)))
+	c.RecordedAt = at.UTC()
+	c.Age = max(0, time.Duration(age*float64(time.Second)))
 }
 
-func claimKey(c *claim) inbox.Key { return c.key }
+func claimKey(c *inbox.Claiming) inbox.Key { return c.Key }
 
 func sortByKey[T any](items []T, key func(T) inbox.Key) {
 	slices.SortFunc(items, func(a, b T) int {

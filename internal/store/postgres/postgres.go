@@ -75,7 +75,7 @@ type Store struct {
 	// wait for one another.
 	lookups, inserts, desk, upkeep *pgxpool.Pool
 
-	claims    *batch.Batcher[*claim]
+	claims    *batch.Batcher[claim]
 	records   *batch.Batcher[*record]
 	toRelease releases
 	hand      hand

@@ -104,7 +104,7 @@ func (s *Store) recorded(groups, leased []group[*record]) {
 		for _, id := range g.ids {
 			key := inbox.Key{Consumer: g.consumer, ID: inbox.MessageID(id)}
 			if s.hand.drop(key) && !given[key] {
-				s.claims.Put(&claim{key: key, release: true})
+				s.claims.Put(claim{release: key})
 			}
 		}
 	}

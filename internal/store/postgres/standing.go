@@ -176,24 +176,24 @@ func (h *hand) setAlone(alone bool) (before bool) {
 
 // claimed takes in what the ledger calls new and takes out the rest, of which it
 // returns the keys for which a lease of ours stands or may stand.
-func (h *hand) claimed(claims []*claim) (idle []inbox.Key) {
+func (h *hand) claimed(claims []*inbox.Claiming) (idle []inbox.Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.keys == nil {
 		h.keys = make(map[inbox.Key]leaseState)
 	}
 	for _, c := range claims {
-		state := h.keys[c.key]
+		state := h.keys[c.Key]
 		if !h.alone {
 			state = leaseStands
 		}
-		if c.answer.Status == inbox.ClaimNew {
-			h.keys[c.key] = state
+		if c.Status == inbox.ClaimNew {
+			h.keys[c.Key] = state
 			continue
 		}
-		delete(h.keys, c.key)
+		delete(h.keys, c.Key)
 		if state != noLease {
-			idle = append(idle, c.key)
+			idle = append(idle, c.Key)
 		}
 	}
 	return idle

@@ -33,62 +33,29 @@ const (
 
 var errNoID = errors.New("no message ID: such a message has no place in the ledger")
 
-type claim struct {
-	key    inbox.Key
-	fp     inbox.Fingerprint
-	answer inbox.Claim
-}
-
 type record struct {
 	key inbox.Key
 	fp  inbox.Fingerprint
 }
 
-var (
-	claimPool  = sync.Pool{New: func() any { return new(claim) }}
-	recordPool = sync.Pool{New: func() any { return new(record) }}
-)
+var recordPool = sync.Pool{New: func() any { return new(record) }}
 
 // Claim looks key up. There are no leases: the file has one daemon, and that
 // forwards a key once at a time.
 func (s *Store) Claim(ctx context.Context, key inbox.Key, fp inbox.Fingerprint) (inbox.Claim, error) {
-	if key.ID == "" {
-		return inbox.Claim{}, errNoID
+	c := &inbox.Claiming{Claim: inbox.Claim{Key: key, Fingerprint: fp}}
+	err := s.claims.Do(ctx, c)
+	if c.Answered(err); c.Err != nil {
+		return inbox.Claim{}, c.Err
 	}
-	c := claimPool.Get().(*claim)
-	defer claimPool.Put(c)
-	*c = claim{key: key, fp: fp}
-	if err := s.claims.Do(ctx, c); err != nil {
-		return inbox.Claim{}, fmt.Errorf("claim: %w", err)
-	}
-	return c.answer, nil
+	return c.Claim, nil
 }
 
 // ClaimAll implements inbox.Ledger.
 func (s *Store) ClaimAll(claims []*inbox.Claiming) {
-	items := make([]*claim, 0, len(claims))
+	err := s.claims.DoAll(context.Background(), claims)
 	for _, c := range claims {
-		if c.Err = nil; c.Key.ID == "" {
-			c.Err = errNoID
-			continue
-		}
-		item := claimPool.Get().(*claim)
-		*item = claim{key: c.Key, fp: c.Fingerprint}
-		items = append(items, item)
-	}
-	err := s.claims.DoAll(context.Background(), items)
-	for _, c := range claims {
-		if c.Err != nil {
-			continue
-		}
-		item := items[0]
-		items = items[1:]
-		if err != nil {
-			c.Err = fmt.Errorf("claim: %w", err)
-		} else {
-			c.Claim = item.answer
-		}
-		claimPool.Put(item)
+		c.Answered(err)
 	}
 }
 
@@ -109,7 +76,7 @@ func (s *Store) Record(ctx context.Context, c inbox.Claim) error {
 // Release has nothing to do: there are no leases.
 func (s *Store) Release(inbox.Claim) {}
 
-func (s *Store) flushClaims(claims []*claim) (err error) {
+func (s *Store) flushClaims(claims []*inbox.Claiming) (err error) {
 	start := time.Now()
 	defer func() { s.metrics.Done(store.OpClaim, start, err) }()
 	s.metrics.Size(store.OpClaim, len(claims))
@@ -117,9 +84,12 @@ func (s *Store) flushClaims(claims []*claim) (err error) {
 		return err
 	}
 	for _, c := range claims {
-		c.answer = inbox.Claim{Key: c.key, Fingerprint: c.fp, Status: inbox.ClaimNew}
+		c.Claim, c.Err = inbox.Claim{Key: c.Key, Fingerprint: c.Fingerprint, Status: inbox.ClaimNew}, nil
+		if c.Key.ID == "" {
+			c.Err = errNoID // nothing is found for it
+		}
 	}
-	slices.SortFunc(claims, func(a, b *claim) int { return cmpKey(a.key, b.key) })
+	slices.SortFunc(claims, func(a, b *inbox.Claiming) int { return cmpKey(a.Key, b.Key) })
 	for group := range byConsumer(claims, claimKey) {
 		if err := s.lookUpGroup(group, start); err != nil {
 			return err
@@ -129,8 +99,8 @@ func (s *Store) flushClaims(claims []*claim) (err error) {
 	return s.files.check()
 }
 
-func (s *Store) lookUpGroup(claims []*claim, now time.Time) error {
-	consumer, ok := s.consumers.get(claims[0].key.Consumer)
+func (s *Store) lookUpGroup(claims []*inbox.Claiming, now time.Time) error {
+	consumer, ok := s.consumers.get(claims[0].Key.Consumer)
 	if !ok {
 		return nil // nothing was ever recorded for it
 	}
@@ -141,7 +111,7 @@ func (s *Store) lookUpGroup(claims []*claim, now time.Time) error {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendElement(b, nil, string(c.key.ID))
+		b = appendElement(b, nil, string(c.Key.ID))
 	}
 	*buf = append(b, ']')
 	rows, err := s.lookUp.QueryContext(context.Background(), consumer, string(*buf))
@@ -156,20 +126,21 @@ func (s *Store) lookUpGroup(claims []*claim, now time.Time) error {
 		if err := rows.Scan(&i, &fp, &at); err != nil {
 			return err
 		}
-		claims[i].recorded(fp, at, now)
+		recorded(&claims[i].Claim, fp, at, now)
 	}
 	return rows.Err()
 }
 
-func (c *claim) recorded(fp []byte, at int64, now time.Time) {
+// recorded tells that c was recorded at that time.
+func recorded(c *inbox.Claim, fp []byte, at int64, now time.Time) {
 	var f inbox.Fingerprint
 	copy(f[:], fp)
-	c.answer.Status = inbox.ClaimRecorded
-	if !f.Matches(c.fp) {
-		c.answer.Status = inbox.ClaimMismatch
+	c.Status = inbox.ClaimRecorded
+	if !f.Matches(c.Fingerprint) {
+		c.Status = inbox.ClaimMismatch
 	}
-	c.answer.RecordedAt = store.FromMillis(at)
-	c.answer.Age = max(0, now.Sub(c.answer.RecordedAt))
+	c.RecordedAt = store.FromMillis(at)
+	c.Age = max(0, now.Sub(c.RecordedAt))
 }
 
 func (s *Store) flushRecords(records []*record) (err error) {
@@ -220,8 +191,8 @@ func (s *Store) insertGroup(ctx context.Context, insert *sql.Stmt, records []*re
 	return err
 }
 
-func claimKey(c *claim) inbox.Key   { return c.key }
-func recordKey(r *record) inbox.Key { return r.key }
+func claimKey(c *inbox.Claiming) inbox.Key { return c.Key }
+func recordKey(r *record) inbox.Key        { return r.key }
 
 func cmpKey(a, b inbox.Key) int {
 	if c := cmp.Compare(a.Consumer, b.Consumer); c != 0 {

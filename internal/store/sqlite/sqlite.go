@@ -59,7 +59,7 @@ type Store struct {
 
 	write, look, desk *sql.DB
 	lookUp, insert    *sql.Stmt
-	claims            *batch.Batcher[*claim]
+	claims            *batch.Batcher[*inbox.Claiming]
 	records           *batch.Batcher[*record]
 	writes            *batch.Batcher[*write]
 	consumers         consumers
