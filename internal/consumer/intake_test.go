@@ -2,14 +2,23 @@ package consumer
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/inboxd/inboxd/internal/inbox"
 )
 
 func testIntake(limit int64) *intake {
@@ -151,4 +160,38 @@ func TestAMessageAlwaysGetsThrough(t *testing.T) {
 			t.Errorf("in hand after it was settled: got %d, want 0", in.hand.bytes())
 		}
 	})
+}
+
+// TestAMissingDeliveryEndsTheSession: the library may drop one, for a consumer that
+// was cancelled; an ack with multiple for a later one would cover it, and it would
+// never be processed.
+func TestAMissingDeliveryEndsTheSession(t *testing.T) {
+	t.Parallel()
+	var handled sync.Map
+	c := New(Options{Queue: "q"}, func(_ context.Context, d *inbox.Delivery) inbox.Result {
+		handled.Store(d.Properties.MessageID, nil)
+		return inbox.Result{Outcome: inbox.Processed}
+	}, new(inbox.Gate), slog.New(slog.DiscardHandler), nil)
+	defer c.workers.stop()
+	s := &session{c: c, book: newBook(8), lost: make(chan struct{})}
+	s.flow, s.intake, s.stirred = c.flow, newIntake(&c.hand), make(chan struct{}, 1)
+	s.ctx, s.stop = context.WithCancel(t.Context())
+	deliveries := make(chan amqp.Delivery, 3)
+	for _, tag := range []uint64{1, 3, 4} {
+		deliveries <- amqp.Delivery{DeliveryTag: tag, MessageId: fmt.Sprint(tag)}
+	}
+	close(deliveries)
+	s.pump(deliveries)
+	c.handlers.Wait()
+	if s.err == nil || !strings.Contains(s.err.Error(), "missing") {
+		t.Errorf("got %v, want the session to be lost for the missing delivery", s.err)
+	}
+	for _, id := range []string{"3", "4"} {
+		if _, ok := handled.Load(id); ok {
+			t.Errorf("delivery %s was handled, want nothing to come after the gap", id)
+		}
+	}
+	if s.book.tag != 1 {
+		t.Errorf("the last delivery in the book: got %d, want 1", s.book.tag)
+	}
 }
